@@ -125,7 +125,6 @@ cat >"$work/known" <<'END'
 157 suite/peers/gallery/wrong
 79 suite/peers/gallery/right
 60 suite/peers/wrong
-50 suite/observe/trace
 END
 sed 's:/[^/]*$::' "$work/files" | sort | uniq -c | awk -v list="$work/known" '
     BEGIN { while ((getline line < list) > 0) { split(line, part, " "); most[part[2]] = part[1] } }

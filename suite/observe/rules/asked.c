@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "suite/observe/trace/asked.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
@@ -16,7 +15,7 @@
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!ls_asked_known(trace)) {
+    if (!ls_job_asked_known(trace)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->attached ? "a job in PyTorch has no options of the protocol"
                                        : "the job's command is not recorded");
@@ -36,17 +35,17 @@ typedef struct types {
 
 static types types_of(const ls_observe_trace *trace)
 {
-    const char *level = ls_asked_value(trace, "opt-level", 0);
-    const char *half = ls_asked_value(trace, "half", 0);
+    const char *level = ls_job_asked_value(trace, "opt-level", 0);
+    const char *half = ls_job_asked_value(trace, "half", 0);
     bool bf16 = half != NULL && strcmp(half, "bf16") == 0;
     level = level == NULL || level[0] == '\0' ? "O1" : level;
     bool stores = strcmp(level, "O2") == 0 || strcmp(level, "O3") == 0;
     bool two = strcmp(level, "O2") == 0;
-    bool keeps = ls_asked_flag(trace, "keep-batchnorm-fp32", !stores || two);
+    bool keeps = ls_job_asked_flag(trace, "keep-batchnorm-fp32", !stores || two);
     const char *word = bf16 ? "BF16" : "F16";
     return (types){.product = stores ? word : "F32",
                    .norm = stores && !keeps ? word : "F32",
-                   .masters = ls_asked_flag(trace, "master-weights", two),
+                   .masters = ls_job_asked_flag(trace, "master-weights", two),
                    .half = bf16 ? LS_BITS_BF16 : LS_BITS_F16};
 }
 
@@ -101,8 +100,8 @@ static bool check_copy(const ls_dumpfile *file, const ls_dumpfile_entry *param, 
             same = false;
         }
     }
-    ls_values_free(&half);
-    ls_values_free(&master);
+    ls_samples_free(&half);
+    ls_samples_free(&master);
     return same;
 }
 
@@ -152,9 +151,9 @@ void ls_rules_precision_level(const ls_observe_trace *trace, ls_observe_finding 
 /* The type that the reduction is asked to have; NULL: each gradient's own. */
 static const char *reduced_type(const ls_observe_trace *trace)
 {
-    const char *compress = ls_asked_value(trace, "compress", 0);
-    const char *hook = ls_asked_value(trace, "comm-hook", 0);
-    if (ls_asked_flag(trace, "allreduce-fp32", false)) {
+    const char *compress = ls_job_asked_value(trace, "compress", 0);
+    const char *hook = ls_job_asked_value(trace, "comm-hook", 0);
+    if (ls_job_asked_flag(trace, "allreduce-fp32", false)) {
         return "fp32";
     }
     if (compress != NULL && strcmp(compress, "none") != 0) {
@@ -188,11 +187,12 @@ static void check_buckets(const ls_observe_trace *trace, int *compared, ls_obser
 /* torch's DistributedDataParallel sends rank 0's running statistics before each forward. */
 static bool sends_buffers(const ls_observe_trace *trace)
 {
-    const char *dialect = ls_asked_value(trace, "dialect", 0);
+    const char *dialect = ls_job_asked_value(trace, "dialect", 0);
     bool torch = dialect != NULL && strcmp(dialect, "torch") == 0;
-    return trace->world > 1 && ls_asked_flag(trace, "broadcast-buffers", torch) &&
-           ls_asked_value(trace, "sync-bn", 0) == NULL &&
-           ls_asked_value(trace, "join", 0) == NULL && ls_asked_flag(trace, "no-sync", true);
+    return trace->world > 1 && ls_job_asked_flag(trace, "broadcast-buffers", torch) &&
+           ls_job_asked_value(trace, "sync-bn", 0) == NULL &&
+           ls_job_asked_value(trace, "join", 0) == NULL &&
+           ls_job_asked_flag(trace, "no-sync", true);
 }
 
 static void check_buffers(const ls_samples *samples, int *compared, ls_observe_finding *out)
@@ -237,7 +237,7 @@ static void check_joined(const ls_samples *samples, const char *name, double div
             sum[i] += local.v[i] / divisor;
             size[i] += fabs(local.v[i]) / divisor;
         }
-        ls_values_free(&local);
+        ls_samples_free(&local);
     }
     const char *type = NULL;
     for (int k = 0; k < samples->world && type == NULL; k++) {
@@ -265,14 +265,14 @@ static void check_joined(const ls_samples *samples, const char *name, double div
     }
     free(sum);
     free(size);
-    ls_values_free(&got);
+    ls_samples_free(&got);
 }
 
 /* Ranks without a batch write no dump; a step that all took part in is reduction.mean's. */
 static void check_join(const ls_observe_trace *trace, const ls_samples *samples, int *compared,
                        ls_observe_finding *out)
 {
-    const char *join = ls_asked_value(trace, "join", 0);
+    const char *join = ls_job_asked_value(trace, "join", 0);
     int active = 0, rank = -1;
     for (int k = 0; k < samples->world; k++) {
         const ls_observe_step *step = ls_trace_step(&trace->rank[k], samples->number);
@@ -280,9 +280,9 @@ static void check_join(const ls_observe_trace *trace, const ls_samples *samples,
         rank = samples->file[k] != NULL ? k : rank;
     }
     if (join == NULL || active != samples->count || rank < 0 || active == trace->world ||
-        ls_asked_value(trace, "average", 0) != NULL ||
-        ls_asked_value(trace, "comm-hook", 0) != NULL ||
-        ls_asked_value(trace, "compress", 0) != NULL) {
+        ls_job_asked_value(trace, "average", 0) != NULL ||
+        ls_job_asked_value(trace, "comm-hook", 0) != NULL ||
+        ls_job_asked_value(trace, "compress", 0) != NULL) {
         return;
     }
     double divisor = strcmp(join, "active") == 0 ? active : trace->world;
@@ -296,7 +296,7 @@ static void check_join(const ls_observe_trace *trace, const ls_samples *samples,
 static void check_noop(const ls_observe_trace *trace, const ls_samples *samples, int *compared,
                        ls_observe_finding *out)
 {
-    const char *hook = ls_asked_value(trace, "comm-hook", 0);
+    const char *hook = ls_job_asked_value(trace, "comm-hook", 0);
     bool noop = hook != NULL && strcmp(hook, "noop") == 0;
     for (int k = 0; noop && k < samples->world; k++) {
         for (int i = 0; samples->file[k] != NULL && i < trace->rank[k].tensor_count; i++) {
@@ -317,8 +317,8 @@ static void check_noop(const ls_observe_trace *trace, const ls_samples *samples,
                     break;
                 }
             }
-            ls_values_free(&local);
-            ls_values_free(&grad);
+            ls_samples_free(&local);
+            ls_samples_free(&grad);
         }
     }
 }
@@ -382,12 +382,12 @@ static group group_of(const ls_observe_trace *trace, const ls_dumpfile *file, co
     group g = {1, NAN};
     const ls_dumpfile_entry *param = ls_dumpfile_findf(file, "param/%s", name);
     bool flat = param != NULL && param->rank <= 1; /* biases, too */
-    if (ls_asked_flag(trace, "no-bn-decay", false) && (flat || is_norm(file, name))) {
+    if (ls_job_asked_flag(trace, "no-bn-decay", false) && (flat || is_norm(file, name))) {
         g.decay = 0;
         return g;
     }
     const char *text;
-    for (int i = 0; (text = ls_asked_value(trace, "group", i)) != NULL; i++) {
+    for (int i = 0; (text = ls_job_asked_value(trace, "group", i)) != NULL; i++) {
         const char *colon = strrchr(text, ':');
         if (colon != NULL && matches(text, (size_t)(colon - text), name)) {
             return (group){setting(colon, "lr-factor=", 1), setting(colon, "wd=", NAN)};
@@ -429,7 +429,8 @@ void ls_rules_optimizer_groups(const ls_observe_trace *trace, ls_observe_finding
     if (!concerns(trace, out)) {
         return;
     }
-    if (ls_asked_value(trace, "group", 0) == NULL && !ls_asked_flag(trace, "no-bn-decay", false)) {
+    if (ls_job_asked_value(trace, "group", 0) == NULL &&
+        !ls_job_asked_flag(trace, "no-bn-decay", false)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no group is asked for");
         return;
     }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/excess.h"
+#include "suite/observe/trace/factor.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -33,7 +33,7 @@ typedef struct zeroes {
 static void note_kept(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
                       ls_observe_finding *out)
 {
-    int more = ls_excess_in(trace, rank, ls_calls_step(calls), "local");
+    int more = ls_factor_exceeds(trace, rank, ls_calls_step(calls), "local");
     const ls_calls_optimizer *own = ls_calls_optimizer_of(calls, calls->call);
     z->shown = z->shown || more == 0;
     if (more != 1 && z->kept++ > 0) {
@@ -195,7 +195,7 @@ static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_find
     }
     bool like = w.like >= twice.value && w.like >= half.value * w.steps;
     if ((!like && (w.local < twice.value || w.local < half.value * w.steps)) ||
-        ls_excess_is_made_by_hand(trace, rank)) {
+        ls_factor_is_made_by_hand(trace, rank)) {
         return;
     }
     const char *copied = copies_at(&trace->rank[rank]);
@@ -402,7 +402,7 @@ static void judge_place(const ls_observe_trace *trace, int rank, const clips *pl
     for (int f = FATE_EARLY; f < FATES; f++) {
         most = place->of[f] > place->of[most] ? (fate)f : most;
     }
-    if (most == FATE_CLEARED && ls_excess_is_made_by_hand(trace, rank)) {
+    if (most == FATE_CLEARED && ls_factor_is_made_by_hand(trace, rank)) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the script makes the gradients of a step out of those that it clipped");
         return;

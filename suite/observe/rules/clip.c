@@ -5,7 +5,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/excess.h"
+#include "suite/observe/trace/factor.h"
 #include "rules.h"
 
 static const ls_tol one_clip =
@@ -74,7 +74,7 @@ static set_sum sum_set(const ls_samples *samples, int rank, int which, int index
             ls_values norm =
                 ls_samples_read(samples->file[rank], "norm", own->tensor[i].name, NULL);
             add_to_set(&norm, index, own->tensor[i].elements, &set);
-            ls_values_free(&norm);
+            ls_samples_free(&norm);
         }
     }
     return set;
@@ -180,19 +180,19 @@ static void judge_clipped_tensor(const ls_samples *samples, int rank, const char
     ls_values base =
         ls_samples_read(samples->file[rank], index == 4 ? "grad" : "reduced", name, NULL);
     if (clipped.v != NULL && base.v != NULL && base.count == clipped.count &&
-        !ls_values_overflow(&base)) {
+        !ls_samples_overflow(&base)) {
         bool factor = !isnan(all->scaled_before);
         all->tensors++;
         all->unchanged += is_explained(step, &base, &clipped, 1);
         if (!is_explained(step, &base, &clipped, 1) &&
             !(factor && is_explained(step, &base, &clipped, all->scaled_before)) &&
-            !(all->calls > 1 && ls_values_equal(&base, &clipped))) {
+            !(all->calls > 1 && ls_samples_equal(&base, &clipped))) {
             all->wrong++;
             ls_job_add_name(&all->names, name);
         }
     }
-    ls_values_free(&clipped);
-    ls_values_free(&base);
+    ls_samples_free(&clipped);
+    ls_samples_free(&base);
 }
 
 /* A norm that is not finite belongs to an overflow: the step is skipped, whatever it is clipped to.
@@ -259,7 +259,7 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
         judge_clipped_tensor(samples, rank, own->tensor[i].name, norm_index(step, first), all);
     }
     bool amiss = all->wrong > 0 || !norms_fit;
-    if (amiss && ls_excess_in(samples->trace, rank, samples->number, "since") == 1) {
+    if (amiss && ls_factor_exceeds(samples->trace, rank, samples->number, "since") == 1) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the script makes the gradients of a step out of those that it clipped");
     } else if (all->wrong > 0) {

@@ -6,12 +6,11 @@
 
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/contents.h"
+#include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "misuse.h"
-#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */
@@ -458,12 +457,12 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
 {
     for (int a = 0; a < p->ranks; a++) {
         ls_contents x = {0};
-        ls_contents_add(&x, p->event[a]);
+        ls_pass_contents_add(&x, p->event[a]);
         for (int b = a + 1; b < p->ranks && x.repeated <= repeated.value * x.count; b++) {
             ls_contents y = {0};
             int of;
-            ls_contents_add(&y, p->event[b]);
-            int common = ls_contents_common(&x, &y, &of);
+            ls_pass_contents_add(&y, p->event[b]);
+            int common = ls_pass_contents_common(&x, &y, &of);
             if (of >= samples.value && y.count >= samples.value &&
                 y.repeated <= repeated.value * y.count && common > duplicates.value * of &&
                 common > p->ranks * p->batch) {
@@ -480,9 +479,9 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
                                               "of files, and seed what shuffles or splits them"
                                             : split_stream);
             }
-            ls_contents_free(&y);
+            ls_pass_contents_free(&y);
         }
-        ls_contents_free(&x);
+        ls_pass_contents_free(&x);
     }
 }
 

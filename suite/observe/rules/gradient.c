@@ -131,7 +131,7 @@ static double whole_size(const source *from, const ls_observe_rank *rank, int64_
         ls_values exact = read_exact(from, rank->tensor[i].name);
         sum += exact.v == NULL ? 0 : squares_of(&exact, NULL);
         *elements += exact.v == NULL ? 0 : exact.count;
-        ls_values_free(&exact);
+        ls_samples_free(&exact);
     }
     return sqrt(sum);
 }
@@ -190,9 +190,9 @@ static table make_table(const source *from, const ls_observe_rank *rank)
             off_f32 += squares_of(&f32, &exact);
             off_job += squares_of(&job, &exact);
         }
-        ls_values_free(&exact);
-        ls_values_free(&f32);
-        ls_values_free(&job);
+        ls_samples_free(&exact);
+        ls_samples_free(&f32);
+        ls_samples_free(&job);
     }
     t.middle = median_of(&t);
     t.whole_f32 = whole > 0 ? sqrt(off_f32) / whole : 0;
@@ -342,9 +342,9 @@ static bool is_clipped(const source *from, const char *name)
         clipped = there > 1 && (double)there > clipped_share.value * (double)job.count &&
                   beyond * 2 > there;
     }
-    ls_values_free(&exact);
-    ls_values_free(&f32);
-    ls_values_free(&job);
+    ls_samples_free(&exact);
+    ls_samples_free(&f32);
+    ls_samples_free(&job);
     return clipped;
 }
 

@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/contents.h"
-#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/pass.h"
+#include "suite/observe/trace/job.h"
 #include "rules.h"
 
 static const ls_tol few =
@@ -29,7 +28,7 @@ static ls_contents gather(const ls_observe_trace *trace, const char *at)
             if (at == NULL
                     ? ls_pass_is_trained(data)
                     : !ls_pass_is_trained(data) && strcmp(at, ls_event_text(data, at, "")) == 0) {
-                ls_contents_add(&all, data);
+                ls_pass_contents_add(&all, data);
             }
         }
     }
@@ -116,8 +115,8 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
 {
     const char *at = ls_event_text(validation, at, "");
     ls_contents held = gather(trace, at);
-    int of, common = ls_contents_common(&held, training, &of);
-    ls_contents_free(&held);
+    int of, common = ls_pass_contents_common(&held, training, &of);
+    ls_pass_contents_free(&held);
     if (of < few.value) {
         return;
     }
@@ -172,7 +171,7 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "samples change from pass to pass: their contents cannot be compared");
     }
-    ls_contents_free(&training);
+    ls_pass_contents_free(&training);
     ls_verdict_pass(&out->verdict, compared, "%d samples of validations are not trained on",
                     compared);
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/carried.h"
+#include "suite/observe/trace/factor.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/mean.h"
 #include "suite/observe/trace/reduction.h"
@@ -122,7 +122,7 @@ static bool holds_more(const ls_samples *samples, int rank, const ls_observe_ten
         more = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
         ls_mean_free(&mean);
     }
-    ls_values_free(&got);
+    ls_samples_free(&got);
     return more;
 }
 
@@ -144,7 +144,7 @@ static leftover find_leftover(const ls_samples *samples, int rank)
     if (samples->world > 1 && !ls_reduction_hooks_known(samples->trace, &unknown)) {
         return l;
     }
-    ls_carried *all = ls_carried_read(samples, rank);
+    ls_carried *all = ls_factor_read_carried(samples, rank);
     bool any = false;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         if (!is_attempted(samples->step[rank], o)) {
@@ -153,7 +153,7 @@ static leftover find_leftover(const ls_samples *samples, int rank)
         any = any || all[o].reused || all[o].carried;
     }
     for (int i = 0; any && i < own->tensor_count; i++) {
-        ls_carried b = ls_carried_of(samples, rank, own->tensor[i].name, all);
+        ls_carried b = ls_factor_carried_of(samples, rank, own->tensor[i].name, all);
         bool suspect = b.reused || (b.carried && b.from != NULL);
         l.left = b.reused && b.left > l.left ? b.left : l.left;
         if (suspect && holds_more(samples, rank, &own->tensor[i], &l.compared)) {

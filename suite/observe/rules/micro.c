@@ -7,7 +7,7 @@
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/windows.h"
+#include "suite/observe/trace/pass.h"
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
@@ -108,7 +108,7 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
         return;
     }
     if (trace->world > 0) {
-        ls_windows_judge(trace, out);
+        ls_pass_judge_windows(trace, out);
     }
     for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;

@@ -85,11 +85,11 @@ static bool moves(const ls_observe_trace *trace, const char *name, ls_observe_fi
         if (first.v == NULL) {
             first = now;
         } else {
-            ls_values_free(&now);
+            ls_samples_free(&now);
         }
         ls_dumpfile_close(file);
     }
-    ls_values_free(&first);
+    ls_samples_free(&first);
     return moved;
 }
 
@@ -141,7 +141,7 @@ static bool gets_nonzero(const ls_observe_trace *trace, const char *name, ls_obs
         for (int64_t i = 0; i < local.count && local.v != NULL; i++) {
             found = found || local.v[i] != 0;
         }
-        ls_values_free(&local);
+        ls_samples_free(&local);
         ls_dumpfile_close(file);
     }
     return found;

@@ -6,7 +6,7 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/open_step.h"
+#include "suite/observe/trace/trace.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/spans.h"
@@ -119,7 +119,7 @@ static bool is_open(const ls_observe_trace *trace, int rank, const ls_observe_st
 static void compare_collectives(const ls_observe_trace *trace, int rank,
                                 const ls_observe_step *step, int *compared, ls_observe_finding *out)
 {
-    const ls_observe_step *other = ls_open_step_of(&trace->rank[rank], step->step->step);
+    const ls_observe_step *other = ls_trace_open_step_of(&trace->rank[rank], step->step->step);
     if (other == NULL) {
         return;
     }
@@ -296,7 +296,7 @@ static const char *name_of(const ls_call *call)
 static bool judge_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
                        ls_observe_finding *out)
 {
-    const ls_observe_step *other = ls_open_step_of(&trace->rank[rank], step->step->step);
+    const ls_observe_step *other = ls_trace_open_step_of(&trace->rank[rank], step->step->step);
     const ls_call *a = NULL, *b = NULL;
     for (int n = 0; other != NULL; n++) {
         a = meeting_at(trace, 0, step, n);
@@ -337,7 +337,7 @@ static bool judge_opens(const ls_observe_trace *trace, ls_observe_finding *out)
         const ls_observe_rank *zero = &trace->rank[0], *other = &trace->rank[k];
         const ls_observe_step *step = zero->open;
         if (other->open != NULL && (step == NULL || other->open->step->step < step->step->step)) {
-            step = ls_open_step_of(zero, other->open->step->step);
+            step = ls_trace_open_step_of(zero, other->open->step->step);
         }
         if (step != NULL && judge_open(trace, k, step, out)) {
             return true;

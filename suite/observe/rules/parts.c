@@ -4,10 +4,9 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/contents.h"
+#include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
 #include "misuse.h"
-#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 static const ls_tol few = LS_TOL(8, "samples: fewer are too few to compare two lists of them");
@@ -120,9 +119,9 @@ static void judge_workers(int rank, const ls_event *data, int *streams, ls_obser
         return;
     }
     ls_contents contents = {0};
-    ls_contents_add(&contents, data);
+    ls_pass_contents_add(&contents, data);
     int distinct = contents.count, more = contents.repeated;
-    ls_contents_free(&contents);
+    ls_pass_contents_free(&contents);
     if (distinct < few.value) {
         return;
     }

@@ -151,8 +151,8 @@ static double distance_of_step(const ls_observe_rank *rank, const ls_dumpfile *f
             distance[*count] = error;
             *count += !isnan(error);
         }
-        ls_values_free(&own);
-        ls_values_free(&exact);
+        ls_samples_free(&own);
+        ls_samples_free(&exact);
     }
     double median = ls_stats_percentile(distance, *count, 0.5);
     free(distance);

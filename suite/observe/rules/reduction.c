@@ -7,13 +7,11 @@
 #include "kernels/core/text.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
-#include "suite/observe/trace/carried.h"
 #include "suite/observe/trace/factor.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/mean.h"
 #include "suite/observe/trace/reduction.h"
 #include "rules.h"
-#include "suite/observe/trace/unreduced.h"
 
 static const ls_tol exact =
     LS_TOL(1, "the distance in units of its own bound: one rounding for each operation between "
@@ -92,7 +90,7 @@ static bool is_last_pass(const ls_samples *samples, const ls_mean *mean, const l
         for (int64_t i = 0; i < mean->count && all; i++) {
             sum[i] += last.v[i] / mean->world;
         }
-        ls_values_free(&last);
+        ls_samples_free(&last);
     }
     if (all) {
         const ls_values values = {.count = mean->count, .v = sum};
@@ -117,7 +115,7 @@ static bool is_left_over(const ls_samples *samples, int rank, const ls_mean *mea
         ls_values old = ls_samples_read(file, group[g], name, NULL);
         fits = old.v != NULL && old.count == mean->count &&
                ls_mean_violations(mean, got, 1, old.v, &at, &times) * 10 <= mean->count;
-        ls_values_free(&old);
+        ls_samples_free(&old);
     }
     ls_dumpfile_close(file);
     return fits;
@@ -171,14 +169,14 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
         const char *type = ls_reduction_type(samples, k, tensor->name);
         if (got.v == NULL || !ls_mean_plan_for(samples, tensor->name, &plan) ||
             !ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
-            ls_values_free(&got);
+            ls_samples_free(&got);
             continue;
         }
         int64_t at;
         double times;
         if (got.count == mean.count) {
             bool wrong = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
-            bool carried = wrong && ls_carried_is(samples, k, tensor->name);
+            bool carried = wrong && ls_factor_is_carried(samples, k, tensor->name);
             t->tensors += k == 0 && !carried;
             t->elements += carried ? 0 : mean.count;
             t->differs = t->differs || mean.differs;
@@ -195,7 +193,7 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
             t->worst = fmax(t->worst, carried ? 0 : times);
         }
         ls_mean_free(&mean);
-        ls_values_free(&got);
+        ls_samples_free(&got);
     }
 }
 
@@ -239,7 +237,7 @@ static void add_to_fit(const ls_samples *samples, int rank, const char *name, fi
         }
         ls_mean_free(&mean);
     }
-    ls_values_free(&used);
+    ls_samples_free(&used);
 }
 
 static void judge_plain_tensor(const ls_samples *samples, int rank, const char *name, double factor,
@@ -251,7 +249,7 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
     ls_values used = used_of(samples, rank, name);
     if (used.v == NULL ||
         !ls_mean_make(samples, &plan, name, ls_reduction_type(samples, rank, name), &mean)) {
-        ls_values_free(&used);
+        ls_samples_free(&used);
         return;
     }
     /* in units of the mean, whose bounds these are */
@@ -273,7 +271,7 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
         }
     }
     ls_mean_free(&mean);
-    ls_values_free(&used);
+    ls_samples_free(&used);
 }
 
 /* The factor of gradients that stayed local is that of a rank's own. */
@@ -294,8 +292,8 @@ static double fit_own(const ls_samples *samples, int rank, const tally *t)
             f.product += finite ? used.v[e] * local.v[e] : 0;
             f.square += finite ? local.v[e] * local.v[e] : 0;
         }
-        ls_values_free(&used);
-        ls_values_free(&local);
+        ls_samples_free(&used);
+        ls_samples_free(&local);
     }
     return f.square > 0 ? f.product / f.square : 1;
 }
@@ -374,7 +372,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         ls_verdict_cause(&out->verdict,
                          "no_sync() around the last backward of the step: what comes after the "
                          "reduction stays on its rank");
-        ls_finding_blame(out, ls_unreduced_no_sync(step, last->at),
+        ls_finding_blame(out, ls_mean_unreduced_no_sync(step, last->at),
                          "leave no_sync() for the last micro-step, not for another one");
     } else if (forwards > 0 && synced > forwards) {
         ls_verdict_cause(&out->verdict,
@@ -426,7 +424,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
         blame_before_reduction(samples, t, out);
         return;
     }
-    const char *backward = ls_unreduced_place(samples, t->rank, LS_CALL_BACKWARD);
+    const char *backward = ls_mean_unreduced_place(samples, t->rank, LS_CALL_BACKWARD);
     switch (best) {
     case GUESS_SUM:
         ls_verdict_cause(&out->verdict, "summed: the gradient is %d times the mean",
@@ -443,15 +441,15 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
                          "not divide again");
         return;
     case GUESS_OWN:
-        ls_unreduced_blame(samples,
-                           &(ls_unreduced){.rank = t->rank,
-                                           .wrong = t->wrong,
-                                           .tensors = (int)(t->tensors - t->before),
-                                           .wrapped = t->wrapped,
-                                           .frozen = t->frozen,
-                                           .model = t->model,
-                                           .hand = t->hand},
-                           out);
+        ls_mean_unreduced_blame(samples,
+                                &(ls_unreduced){.rank = t->rank,
+                                                .wrong = t->wrong,
+                                                .tensors = (int)(t->tensors - t->before),
+                                                .wrapped = t->wrapped,
+                                                .frozen = t->frozen,
+                                                .model = t->model,
+                                                .hand = t->hand},
+                                out);
         return;
     case GUESS_LEFT:
         ls_verdict_cause(&out->verdict,
@@ -461,7 +459,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
     case GUESS_LAST:
         ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",
                          ls_mean_plan_of(samples, t->rank).backwards);
-        ls_finding_blame(out, ls_unreduced_place(samples, t->rank, LS_CALL_ZERO_GRAD),
+        ls_finding_blame(out, ls_mean_unreduced_place(samples, t->rank, LS_CALL_ZERO_GRAD),
                          "call zero_grad() once a step, not in every micro-step");
         return;
     case GUESS_ZERO:

@@ -5,11 +5,10 @@
 #include <string.h>
 
 #include "suite/observe/trace/by_hand.h"
-#include "suite/observe/trace/asked.h"
+#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/scaler_lost.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -204,7 +203,7 @@ static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_fin
 static bool begin_steps(const ls_observe_trace *trace, const ls_record_rank *rank, machine *m,
                         double *least, double *most)
 {
-    const char *floor_asked = ls_asked_value(trace, "min-loss-scale", 0);
+    const char *floor_asked = ls_job_asked_value(trace, "min-loss-scale", 0);
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
     bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
     bool resumed = rank->step_count > 0 && rank->step[0].step > 1;

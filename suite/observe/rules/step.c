@@ -225,7 +225,7 @@ static bool is_possible(const task *w, variant how)
     case VARIANT_SCALED:
         return w->scale != 1;
     case VARIANT_UNCLIPPED:
-        return w->other.v != NULL && !ls_values_equal(&w->other, &w->grad);
+        return w->other.v != NULL && !ls_samples_equal(&w->other, &w->grad);
     case VARIANT_NO_DECAY:
     case VARIANT_OTHER_DECAY:
         return w->set.decay != 0 &&
@@ -358,7 +358,7 @@ static void read_values(const ls_samples *samples, int rank, const char *name, t
     w->grad = ls_samples_read(file, samples->trace->attached ? "used" : "grad", name, NULL);
     w->other = ls_samples_read(file, "clipped", name, NULL);
     if (w->other.v != NULL) {
-        ls_values_free(&w->other);
+        ls_samples_free(&w->other);
         w->other = ls_samples_read(file, "grad", name, NULL);
         if (w->other.v == NULL) {
             w->other = ls_samples_read(file, "reduced", name, NULL);
@@ -393,7 +393,7 @@ static void free_task(task *w)
     ls_values *const list[] = {&w->param,  &w->grad,    &w->next,       &w->other,      &w->first,
                                &w->second, &w->highest, &w->next_first, &w->next_second};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        ls_values_free(list[i]);
+        ls_samples_free(list[i]);
     }
 }
 
@@ -428,8 +428,8 @@ static int64_t count_steps(const ls_samples *samples, int rank, const task *w)
     } else if (w->first.v == NULL) {
         steps = 1;
     }
-    ls_values_free(&before);
-    ls_values_free(&after);
+    ls_samples_free(&before);
+    ls_samples_free(&after);
     return steps;
 }
 

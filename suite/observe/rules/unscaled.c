@@ -179,7 +179,7 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     all->tensors += seen;
     all->here += seen;
     if (unscaled && before->v != NULL && before->count == grad.count &&
-        !ls_values_overflow(before)) {
+        !ls_samples_overflow(before)) {
         double inverse = (float)(1 / c->scale);
         change what = classify(before, &grad, inverse, c->scale, &all->factor);
         add_change(samples, rank, name, "the reduction", "the unscaled gradient", what, all);
@@ -188,17 +188,17 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
                             : unscaled                       ? &grad
                                                              : &reduced;
     if (last->v != NULL && used.v != NULL && last->count == used.count &&
-        !ls_values_overflow(last) && !ls_values_equal(last, &used)) {
+        !ls_samples_overflow(last) && !ls_samples_equal(last, &used)) {
         change what = classify(last, &used, 1, c->scale, &all->factor);
         const char *from = last == &clipped ? "clipping"
                            : last == &grad  ? "unscaling"
                                             : "the reduction";
         add_change(samples, rank, name, from, "the step", what, all);
     }
-    ls_values_free(&reduced);
-    ls_values_free(&grad);
-    ls_values_free(&clipped);
-    ls_values_free(&used);
+    ls_samples_free(&reduced);
+    ls_samples_free(&grad);
+    ls_samples_free(&clipped);
+    ls_samples_free(&used);
 }
 
 static void judge_unscaled_step(const ls_samples *samples, changes *all)

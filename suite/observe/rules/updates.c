@@ -53,8 +53,8 @@ static void follow_tensor(standing *own, const ls_values *param, const ls_values
     for (int64_t i = 0; i < param->count; i++) {
         size += fabs(param->v[i]);
     }
-    own->moved = own->moved || !ls_values_equal(param, next) ||
-                 (own->first.v != NULL && !ls_values_equal(&own->first, param));
+    own->moved = own->moved || !ls_samples_equal(param, next) ||
+                 (own->first.v != NULL && !ls_samples_equal(&own->first, param));
     own->asked += size > 0 && asked >= felt.value * size;
 }
 
@@ -91,10 +91,10 @@ static void add_tensor(const ls_samples *samples, const ls_observe_tensor *tenso
     if (own->first.v == NULL) {
         own->first = param;
     } else {
-        ls_values_free(&param);
+        ls_samples_free(&param);
     }
-    ls_values_free(&next);
-    ls_values_free(&wanted);
+    ls_samples_free(&next);
+    ls_samples_free(&wanted);
 }
 
 static void add_step(const ls_samples *samples, bool first, moves *m)
@@ -142,7 +142,7 @@ static void find_standing(const ls_observe_rank *rank, moves *m, ls_job_names *n
         if (own->asked >= asked_steps.value && !own->moved) {
             ls_job_add_name(names, rank->tensor[i].name);
         }
-        ls_values_free(&own->first);
+        ls_samples_free(&own->first);
     }
     free(m->standing);
 }

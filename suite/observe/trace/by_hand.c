@@ -134,7 +134,7 @@ static bool is_zero(const ls_samples *samples, const char *name)
     for (int64_t i = 0; i < used.count && zero; i++) {
         zero = used.v[i] == 0;
     }
-    ls_values_free(&used);
+    ls_samples_free(&used);
     return zero;
 }
 

@@ -9,6 +9,9 @@
 #include "kernels/core/text.h"
 #include "mean.h"
 #include "suite/suite.h"
+#include "kernels/core/list.h"
+#include "samples.h"
+#include "job.h"
 
 static const ls_tol fits =
     LS_TOL(0x1p-6, "of a tensor's norm: 1 + W roundings of bf16 in a row stay below it, and a "
@@ -47,7 +50,7 @@ static bool add_tensor(const ls_samples *samples, const char *group, const char 
         }
         ls_mean_free(&mean);
     }
-    ls_values_free(&got);
+    ls_samples_free(&got);
     return finite;
 }
 
@@ -369,4 +372,176 @@ void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
         ls_finding_blame(out, ls_event_text(f->hook, at, ""),
                          "if this factor is not meant: divide by the number of ranks once");
     }
+}
+
+static const ls_tol same_mean =
+    LS_TOL(1e-2, "the ranks' gradients are averaged in f32, f16 or bf16 (2^-9 a value): a gradient "
+                 "of the step before that is left in is of the size of the gradient itself");
+
+/* What a step's own backward calls (group "local"), or those since the last zero_grad ("since"),
+ * gave for a parameter: the mean over the ranks under
+ * DistributedDataParallel, else the rank's own; false where a rank has no samples of it. */
+static bool expected_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *group, const char *name, int64_t count, double *mean)
+{
+    bool ddp = ls_trace_is_ddp(trace), known = true;
+    for (int k = 0; k < trace->world && known; k++) {
+        if (!ddp && k != rank) {
+            continue;
+        }
+        ls_values local = ls_samples_read(samples->file[k], group, name, NULL);
+        known = local.v != NULL && local.count == count;
+        for (int64_t i = 0; known && i < count; i++) {
+            mean[i] += local.v[i] / (ddp ? trace->world : 1);
+        }
+        ls_samples_free(&local);
+    }
+    return known;
+}
+
+/* The multiple of `mean` that fits best: unscaling and clipping multiply by one number. */
+static double multiple(const ls_values *got, const double *mean)
+{
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < got->count; i++) {
+        product += got->v[i] * mean[i];
+        square += mean[i] * mean[i];
+    }
+    return square > 0 ? product / square : 1;
+}
+
+/* The distance of a parameter's gradient from what the step's own backward calls gave, relative to
+ * that; NaN: not known. Of those since the last zero_grad: the gradient that the optimizer used,
+ * from a multiple of theirs. */
+static double excess_of(const ls_observe_trace *trace, const ls_samples *samples, int rank,
+                        const char *group, const char *name)
+{
+    bool since = strcmp(group, "since") == 0;
+    ls_values got = ls_samples_read(samples->file[rank], since ? "used" : "reduced", name, NULL);
+    double error = 0, norm = 0;
+    if (got.v != NULL && got.count > 0) {
+        double *mean = ls_list_make((size_t)got.count, sizeof *mean);
+        bool known = expected_of(trace, samples, rank, group, name, got.count, mean);
+        double factor = known && since ? multiple(&got, mean) : 1;
+        for (int64_t i = 0; known && i < got.count; i++) {
+            double wanted = factor * mean[i];
+            error += (got.v[i] - wanted) * (got.v[i] - wanted);
+            norm += wanted * wanted;
+        }
+        free(mean);
+        /* An infinity that no backward of the step gave was left. */
+        error = known && isfinite(norm) && !isfinite(error) ? INFINITY : error;
+    }
+    ls_samples_free(&got);
+    return norm > 0 && isfinite(norm) && !isnan(error) ? sqrt(error / norm) : NAN;
+}
+
+int ls_factor_exceeds(const ls_observe_trace *trace, int rank, int64_t number, const char *group)
+{
+    ls_observe_finding none = {0};
+    ls_samples samples;
+    int more = -1;
+    ls_samples_open(trace, number, &samples, &none);
+    for (int t = 0; samples.count == trace->world && t < trace->rank[rank].tensor_count; t++) {
+        double excess = excess_of(trace, &samples, rank, group, trace->rank[rank].tensor[t].name);
+        if (!isnan(excess)) {
+            more = excess > same_mean.value ? 1 : more < 0 ? 0 : more;
+        }
+    }
+    ls_samples_close(&samples);
+    return more;
+}
+
+bool ls_factor_is_made_by_hand(const ls_observe_trace *trace, int rank)
+{
+    bool reduces = trace->world > 1 && !ls_trace_is_ddp(trace);
+    for (int64_t n = 0; !reduces && (n = ls_samples_next(trace, n)) != 0;) {
+        if (ls_factor_exceeds(trace, rank, n, "since") == 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a walk over the calls keeps of an optimizer. */
+typedef struct track {
+    const char *first, *last; /* places of the backward calls that are pending */
+    int found;                /* by the step's own forward; -1: not known */
+    const ls_call *clear;     /* the last one before that forward */
+} track;
+
+static ls_carried state_of(const ls_calls_optimizer *own, const track *t, const char *at)
+{
+    bool pending = ls_calls_pending(own) > 0, stale = own->attempts > 0 && !own->cleared;
+    bool seen = t->found >= 0 && own->clear == t->clear; /* by a forward, and not cleared since */
+    ls_carried b = {.left = seen ? t->found : own->left};
+    b.reused = b.left != 0 && (stale || (seen && t->found > 0 && !pending && own->attempts > 0));
+    b.carried = pending && !stale;
+    if (b.carried && t->first != NULL) {
+        b.from = strcmp(t->first, at) != 0 ? t->first : strcmp(t->last, at) != 0 ? t->last : NULL;
+    }
+    return b;
+}
+
+static void follow(const ls_calls *calls, track *t, int optimizer)
+{
+    const ls_call *call = calls->call;
+    const ls_calls_optimizer *own = &calls->optimizer[optimizer];
+    if (ls_calls_pending(own) == 0) {
+        t->first = t->last = NULL;
+    }
+    if (calls->call_index == 0) {
+        t->found = -1;
+    }
+    if (call->kind == LS_CALL_BACKWARD) {
+        t->first = t->first == NULL ? call->at : t->first;
+        t->last = call->at;
+    } else if (ls_calls_is_training(call) &&
+               (ls_calls_optimizers_of(calls, call->model) >> optimizer & 1) != 0) {
+        t->found = ls_event_int(call->json, left, -1);
+        t->clear = own->clear;
+    }
+}
+
+ls_carried *ls_factor_read_carried(const ls_samples *samples, int rank)
+{
+    ls_calls calls;
+    track track[LS_CALLS_OPTIMIZERS] = {{NULL, NULL, 0, NULL}};
+    ls_carried *out = ls_list_make(LS_CALLS_OPTIMIZERS, sizeof *out);
+    ls_calls_start(&calls, &samples->trace->rank[rank]);
+    while (ls_calls_next(&calls) && ls_calls_step(&calls) <= samples->number) {
+        bool here =
+            calls.call->kind == LS_CALL_BACKWARD && ls_calls_step(&calls) == samples->number;
+        for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+            if (here) {
+                out[o] = state_of(&calls.optimizer[o], &track[o], calls.call->at);
+            } else {
+                follow(&calls, &track[o], o);
+            }
+        }
+        if (here) {
+            break;
+        }
+    }
+    return out;
+}
+
+ls_carried ls_factor_carried_of(const ls_samples *samples, int rank, const char *name,
+                                const ls_carried *all)
+{
+    int optimizer = -1, group;
+    const ls_observe_rank *own = &samples->trace->rank[rank];
+    if (ls_job_group(own, name, -1, &optimizer, &group) == NULL || optimizer < 0 ||
+        optimizer >= LS_CALLS_OPTIMIZERS) {
+        return (ls_carried){.left = -1};
+    }
+    return all[optimizer];
+}
+
+bool ls_factor_is_carried(const ls_samples *samples, int rank, const char *name)
+{
+    ls_carried *all = ls_factor_read_carried(samples, rank);
+    bool carried = ls_factor_carried_of(samples, rank, name, all).carried;
+    free(all);
+    return carried;
 }

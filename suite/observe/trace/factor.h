@@ -3,6 +3,8 @@
 #ifndef LS_OBSERVE_FACTOR_H
 #define LS_OBSERVE_FACTOR_H
 
+#include "calls.h"
+#include "trace.h"
 #include "samples.h"
 
 typedef struct ls_multiple {
@@ -38,5 +40,34 @@ double ls_factor_final(const ls_factor *factor);
 bool ls_factor_is_near(double value, double wanted);
 /* The verdict on what was added; leaves one that is no PASS as it is. */
 void ls_factor_judge(const ls_factor *factor, ls_observe_finding *out);
+
+/* Gradients beyond what a step's own backward calls gave. */
+
+/* Whether a detailed step's gradients are more than its backward calls gave (group "local"), or the
+ * optimizer used others than a multiple of what those since the last zero_grad gave ("since"): 1,
+ * 0, or -1: no samples say so. Scripts also clear gradients by hand, which no call shows. */
+int ls_factor_exceeds(const ls_observe_trace *trace, int rank, int64_t number, const char *group);
+/* Whether the script put something else into .grad than its last passes gave, such as a sum of its
+ * own of gradients that it clipped one by one. Not of jobs that reduce by hand. */
+bool ls_factor_is_made_by_hand(const ls_observe_trace *trace, int rank);
+
+/* Gradients that are in place before a step's own backward: of earlier backward calls by which
+ * their optimizer has stepped already, or has not yet. */
+/* Of an optimizer's parameters, before the first backward of a step. */
+typedef struct ls_carried {
+    bool reused;  /* the optimizer has stepped by them already, or by nothing that was seen */
+    bool carried; /* they are of earlier backward calls, by which it has not stepped yet */
+    const char
+        *from; /* the place of such a call that is not the place of the step's own, or NULL */
+    int left;  /* how many its models' forwards found; -1: not known */
+} ls_carried;
+
+/* The state of each optimizer of a rank [LS_CALLS_OPTIMIZERS], owned by the caller. */
+ls_carried *ls_factor_read_carried(const ls_samples *samples, int rank);
+/* That of the optimizer that has the parameter. */
+ls_carried ls_factor_carried_of(const ls_samples *samples, int rank, const char *name,
+                                const ls_carried *all);
+/* Whether the parameter's gradients may have been collected over several steps of others. */
+bool ls_factor_is_carried(const ls_samples *samples, int rank, const char *name);
 
 #endif

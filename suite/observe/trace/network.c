@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "asked.h"
+#include "job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/oracle.h"
@@ -94,7 +94,7 @@ static bool reduces_each(const ls_observe_trace *trace, int rank)
 {
     const cJSON *options =
         cJSON_GetObjectItemCaseSensitive(trace->rank[rank].record->start, "options");
-    return !ls_asked_flag(trace, "no-sync", ls_json_bool(options, "no-sync", true));
+    return !ls_job_asked_flag(trace, "no-sync", ls_json_bool(options, "no-sync", true));
 }
 
 /* What the metadata say of the step; false where it is none that is run again. */
@@ -386,7 +386,7 @@ bool ls_network_statistics(const ls_network *network, int index, int node, int k
         *out = (ls_network_statistic){.off = d.off, .cost = d.cost, .rounding = d.rounding};
         ls_text_put(out->name, sizeof out->name, "%s.%s", name, what[kind]);
     }
-    ls_values_free(&before);
-    ls_values_free(&after);
+    ls_samples_free(&before);
+    ls_samples_free(&after);
     return whole;
 }

@@ -2,6 +2,11 @@
 
 #include <math.h>
 #include <string.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include "kernels/core/json.h"
+#include "kernels/core/list.h"
+#include "calls.h"
 
 bool ls_pass_is_trained(const ls_event *pass)
 {
@@ -77,4 +82,157 @@ bool ls_pass_is_divided(const ls_event *pass, int world)
     double room = world * fmax(1, ls_event_number(pass, batch, 1)); /* last batches */
     return world > 1 && ls_event_bool(pass, whole, false) && count < length &&
            fabs(world * count - length) <= room;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* Sorts, keeps each key once and of the keys those that are 0 modulo the modulus. */
+static void settle(ls_contents *c)
+{
+    int kept = 0;
+    if (c->count > 0) {
+        qsort(c->key, (size_t)c->count, sizeof *c->key, by_key);
+    }
+    for (int i = 0; i < c->count; i++) {
+        bool again = kept > 0 && c->key[kept - 1] == c->key[i];
+        c->repeated += again;
+        if (!again && c->key[i] % c->modulus == 0) {
+            c->key[kept++] = c->key[i];
+        }
+    }
+    c->count = kept;
+}
+
+void ls_pass_contents_add(ls_contents *c, const ls_event *data)
+{
+    int64_t modulus = ls_event_integer(data, key_modulus, 1), key;
+    const ls_event *entry;
+    c->modulus = c->modulus < 1 ? 1 : c->modulus;
+    c->modulus = modulus > c->modulus ? modulus : c->modulus;
+    ls_event_each(entry, ls_event_list(data, keys)) {
+        if (ls_event_is_number(entry) && ls_json_whole(entry->number, 0, INT64_C(1) << 53, &key)) {
+            c->key = ls_list_grow(c->key, c->count, &c->capacity, sizeof *c->key);
+            c->key[c->count++] = key;
+        }
+    }
+    settle(c);
+}
+
+int ls_pass_contents_common(const ls_contents *a, const ls_contents *b, int *of)
+{
+    int common = 0;
+    *of = 0;
+    for (int i = 0, j = 0; i < a->count; i++) {
+        if (b->modulus > 1 && a->key[i] % b->modulus != 0) {
+            continue;
+        }
+        ++*of;
+        while (j < b->count && b->key[j] < a->key[i]) {
+            j++;
+        }
+        common += j < b->count && b->key[j] == a->key[i];
+    }
+    return common;
+}
+
+void ls_pass_contents_free(ls_contents *c)
+{
+    free(c->key);
+    *c = (ls_contents){0};
+}
+
+enum { MOST = 64 }; /* batches of a window */
+
+/* Backward passes of each step, and what is usual. */
+typedef struct windows {
+    int steps, usual; /* usual: of most steps */
+    int optimizers;
+    const ls_call *backward;
+} windows;
+
+/* Of what the step takes: gradients that are cleared before it, also by hand, do not count. */
+static int size_of(const ls_observe_step *step, windows *w)
+{
+    int count = 0;
+    bool attempted = false;
+    for (int c = 0; c < step->call_count; c++) {
+        const ls_call *call = &step->call[c];
+        bool by_hand = ls_calls_is_training(call) && ls_event_int(call->json, left, -1) == 0;
+        attempted = attempted || ls_calls_is_attempt(call);
+        if (call->kind == LS_CALL_BACKWARD && !attempted) {
+            count += call->times;
+            w->backward = call;
+        } else if (!attempted && (call->kind == LS_CALL_ZERO_GRAD || by_hand)) {
+            count = 0;
+        }
+        w->optimizers = call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer > w->optimizers
+                            ? call->optimizer
+                            : w->optimizers;
+    }
+    return count;
+}
+
+static windows windows_of(const ls_observe_rank *rank)
+{
+    windows w = {0};
+    int seen[MOST + 1] = {0};
+    for (int i = 0; i < rank->step_count; i++) {
+        int size = size_of(&rank->step[i], &w);
+        w.steps++;
+        seen[size > MOST ? 0 : size]++;
+    }
+    for (int n = 1; n <= MOST; n++) {
+        w.usual = seen[n] > seen[w.usual] || w.usual == 0 ? n : w.usual;
+    }
+    w.usual = 2 * seen[w.usual] > w.steps ? w.usual : 0;
+    return w;
+}
+
+/* A pass that another one follows leaves `rest` batches: those of the first step of the next are as
+ * many more. */
+void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    windows w = windows_of(rank);
+    int carried = 0, passes = 0, rest = 0;
+    const ls_event *data, *before = NULL;
+    if (w.usual < 2 || w.optimizers > 0) {
+        return;
+    }
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        double first = ls_pass_first_step(data);
+        if (!ls_pass_is_trained(data) || isnan(first)) {
+            continue;
+        }
+        if (before != NULL && ls_event_bool(before, whole, false)) {
+            int64_t batch = ls_event_int(before, batch, 0);
+            int64_t count = ls_event_int(before, count, 0);
+            int64_t batches = batch > 0 ? (count + batch - 1) / batch : 0;
+            const ls_observe_step *step = ls_trace_step(rank, (int64_t)first);
+            windows none = {0};
+            int size = step == NULL ? 0 : size_of(step, &none);
+            passes++;
+            rest = (int)(batches % w.usual);
+            carried += rest > 0 && size == w.usual + rest;
+        }
+        before = data;
+    }
+    if (carried == 0 || carried < passes) {
+        return;
+    }
+    ls_verdict_fail(&out->verdict,
+                    "the first step of each later pass takes %d batches, the others %d: %d of the "
+                    "pass before had filled no window",
+                    w.usual + rest, w.usual, rest);
+    ls_verdict_cause(&out->verdict,
+                     "gradients of the last batches of a pass stay and come on top of the next "
+                     "pass's first window: its step is %d/%d of the others'",
+                     w.usual + rest, w.usual);
+    ls_finding_blame(out, w.backward->at,
+                     "step with the last batch of a pass, too (and divide by what its window "
+                     "holds), or count batches over the passes");
 }

@@ -2,6 +2,8 @@
 #ifndef LS_OBSERVE_PASS_H
 #define LS_OBSERVE_PASS_H
 
+#include <stdint.h>
+#include "event.h"
 #include "trace.h"
 
 /* Whether a backward ran in it; false for NULL. */
@@ -21,5 +23,25 @@ bool ls_pass_is_over_training_data(const ls_observe_rank *rank, const ls_event *
 /* Whether each of `world` ranks draws a part of what the loader holds: by torch's own sampler, or
  * as the counts of a whole pass show. */
 bool ls_pass_is_divided(const ls_event *pass, int world);
+
+/* What a pass over a loader gave, by content: the keys of its samples, whatever their indices. */
+typedef struct ls_contents {
+    int count, capacity;
+    int64_t *key;    /* [count], ascending, each once */
+    int repeated;    /* further times that a key came */
+    int64_t modulus; /* all keys are 0 modulo it: a power of two */
+} ls_contents;
+
+/* Adds the keys of a data event; one without keys adds none. */
+void ls_pass_contents_add(ls_contents *contents, const ls_event *data);
+/* Those of `a` that `b` has, too; `of`: those of `a` that it could have. */
+int ls_pass_contents_common(const ls_contents *a, const ls_contents *b, int *of);
+void ls_pass_contents_free(ls_contents *contents);
+
+/* Windows of an accumulation: how many backward passes each step takes. */
+
+/* Batches of a pass that fill no window, and whose gradients the first step of the next pass takes
+ * on top of its own. Adds to a finding that is no FAIL yet. */
+void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out);
 
 #endif

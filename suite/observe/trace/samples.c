@@ -6,6 +6,7 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
+#include <math.h>
 
 ls_unit ls_samples_unit(const char *type)
 {
@@ -98,4 +99,33 @@ bool ls_samples_aligned(const ls_samples *samples, const char *name)
         first = first == NULL ? index : first;
     }
     return true;
+}
+
+void ls_samples_free(ls_values *values)
+{
+    free(values->v);
+    values->v = NULL;
+}
+
+bool ls_samples_equal(const ls_values *a, const ls_values *b)
+{
+    if (a->v == NULL || b->v == NULL || a->count != b->count) {
+        return false;
+    }
+    for (int64_t i = 0; i < a->count; i++) {
+        if (a->v[i] != b->v[i] && !(isnan(a->v[i]) && isnan(b->v[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ls_samples_overflow(const ls_values *values)
+{
+    for (int64_t i = 0; values->v != NULL && i < values->count; i++) {
+        if (!isfinite(values->v[i])) {
+            return true;
+        }
+    }
+    return false;
 }

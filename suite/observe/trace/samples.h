@@ -2,8 +2,30 @@
 #ifndef LS_OBSERVE_SAMPLES_H
 #define LS_OBSERVE_SAMPLES_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "trace.h"
-#include "values.h"
+
+/* Rounding in a type of storage or arithmetic. */
+typedef struct ls_unit {
+    double u;   /* half the distance of 1 to the next number: the relative error of one rounding */
+    double eta; /* the absolute error of one operation near zero, where digits or the number go */
+    double most;
+} ls_unit;
+
+/* A tensor's samples. */
+typedef struct ls_values {
+    int64_t count;
+    double *v; /* [count], or NULL: absent */
+    ls_unit unit;
+} ls_values;
+
+void ls_samples_free(ls_values *values);
+/* Whether both are there, of one length and equal in every value (a NaN equals a NaN). */
+bool ls_samples_equal(const ls_values *a, const ls_values *b);
+/* Whether any is infinite or no number. */
+bool ls_samples_overflow(const ls_values *values);
 
 /* "F32", "f32", "f16", "BF16", ... : that of f32 for an unknown word. */
 ls_unit ls_samples_unit(const char *type);
