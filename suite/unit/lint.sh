@@ -120,15 +120,11 @@ everywhere '\b(TODO|FIXME|XXX)\b' | breach "say it or do it:"
 
 everywhere '.{101}' | cut -c1-90 | breach "lines of more than 100 columns:"
 
-# Files of one folder, those of folders in it not counted. The exceptions hold at most so many; none is added.
-cat >"$work/known" <<'END'
-157 suite/peers/gallery/wrong
-79 suite/peers/gallery/right
-60 suite/peers/wrong
-END
-sed 's:/[^/]*$::' "$work/files" | sort | uniq -c | awk -v list="$work/known" '
-    BEGIN { while ((getline line < list) > 0) { split(line, part, " "); most[part[2]] = part[1] } }
-    $1 > 45 && $1 > most[$2] { print $2 ": " $1 }' | breach "a folder of more than 45 files:"
+# Those of folders in it not counted.
+sed 's:/[^/]*$::' "$work/files" | sort | uniq -c | awk '$1 > 45 { print $2 ": " $1 }' |
+    breach "a folder of more than 45 files:"
+git ls-files -z 2>/dev/null | xargs -0r stat -c '%s %n' 2>/dev/null | awk '$1 > 262144 { print $2 ": " $1 " bytes" }' |
+    breach "a file of more than 256 KiB, such as a package that was downloaded here:"
 
 # ---- symbols -------------------------------------------------------------------------------------
 # Objects of today's sources, tests left out; "object symbol" of what each defines.
