@@ -6,7 +6,8 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 
-enum { ENOUGH = 16 }; /* detailed steps that show how a job works */
+static const ls_tol detailed =
+    LS_TOL(16, "detailed steps: a job that reduces by hand does so in each; more only cost time");
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -184,7 +185,7 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
     votes *v = ls_list_make(count, sizeof *v);
     out->shared = ls_list_make(count, sizeof *out->shared);
     out->own = ls_list_make(count, sizeof *out->own);
-    for (int64_t n = 0; out->steps < ENOUGH && (n = ls_samples_next(trace, n)) != 0;) {
+    for (int64_t n = 0; out->steps < detailed.value && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_observe_finding ignored = {0};
         ls_samples_open(trace, n, &samples, &ignored);
@@ -320,7 +321,7 @@ bool ls_by_hand_divides_model(const ls_observe_trace *trace)
 int ls_by_hand_same_work(const ls_observe_trace *trace, int a, int b)
 {
     int compared = 0, steps = 0;
-    for (int64_t n = 0; steps++ < ENOUGH && (n = ls_samples_next(trace, n)) != 0;) {
+    for (int64_t n = 0; steps++ < detailed.value && (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_observe_finding ignored = {0};
         ls_samples_open(trace, n, &samples, &ignored);
