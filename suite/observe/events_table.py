@@ -1,9 +1,4 @@
-#!/usr/bin/env python3
-"""The table of events (events.def) for what is not C: prints its part of events.md, and checks
-events against it.
-
-usage: events_table.py    prints the tables of events.md
-"""
+"""The table of events (events.def) for tests in Python: checks events against it."""
 
 import collections
 import os
@@ -27,11 +22,6 @@ KINDS = {
     "MAP": lambda v: isinstance(v, dict),
     "ANY": lambda v: True,
 }
-TITLES = [
-    ("RANK", "`rank<k>.jsonl`"), ("CALL", "a call of a step"), ("PART", "an object in an event"),
-    ("NCCL", "`collectives.rank<k>.jsonl`: the profiler's"),
-    ("SUMS", "`sums.rank<k>.jsonl`: the interposer's"),
-]  # fmt: skip
 
 
 def text(field):
@@ -93,22 +83,3 @@ def unwritten(events, sources):
         for member in event.members
         if not re.search(r'"%s\\?"|\b%s=' % (member, member), sources[event.file])
     ]
-
-
-def tables(events):
-    for file, title in TITLES:
-        yield "| %s | member | kind | what |" % title
-        yield "|---|---|---|---|"
-        for event in (event for event in events.values() if event.file == file):
-            yield "| **%s** | | | %s |" % (event.word, event.sentence)
-            for member, row in event.members.items():
-                kind = row.kind.lower() + (" of " + row.of if row.of != "none" else "")
-                kind += (", " + row.unit if row.unit else "") + (
-                    ", schema " + row.since if row.since != "1" else ""
-                )
-                yield "| | `%s` | %s | %s |" % (member, kind, row.sentence.replace("|", "\\|"))
-        yield ""
-
-
-if __name__ == "__main__":
-    print("\n".join(tables(read())), end="")

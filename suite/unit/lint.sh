@@ -309,9 +309,6 @@ if [ -x "$build/lockstep" ]; then
     sh suite/observe/rules/table.sh "$build" | diff "$work/tables" - |
         breach "the laws and hints of suite/observe/README.md are not those of rules.def (rules/table.sh):"
 fi
-sed -n '/^| `rank<k>.jsonl` | member /,$p' suite/observe/events.md >"$work/tables"
-python3 suite/observe/events_table.py | diff "$work/tables" - |
-    breach "the tables of suite/observe/events.md are not those of suite/observe/events_table.py:"
 sed -n 's/^LS_OBSERVE_RULE("\([^"]*\)".*/| `\1` /p' suite/observe/rules/rules.def | while read -r rule; do
     grep -F "$rule" suite/observe/README.md | grep -q '^| `[^`]*` [DA]' || echo "$rule"
 done | breach "a rule of rules.def has no row in suite/observe/README.md:"
