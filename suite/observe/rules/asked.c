@@ -70,9 +70,9 @@ static bool check_type(const ls_dumpfile *file, const ls_dumpfile_entry *param, 
         return false;
     }
     if (halved && want->masters && master == NULL) {
-        ls_verdict_fail(&out->verdict, "%s is %s and has no f32 master", name, type);
-        ls_verdict_cause(&out->verdict, "no masters: half parameters are stepped themselves, and "
-                                        "lose small updates");
+        ls_finding_set(out, LS_FAIL, "",
+                       "no masters: half parameters are stepped themselves, and lose small updates",
+                       NULL, "%s is %s and has no f32 master", name, type);
         return false;
     }
     return true;
@@ -91,12 +91,11 @@ static bool check_copy(const ls_dumpfile *file, const ls_dumpfile_entry *param, 
         double wanted = ls_bits_round(want->half, master.v[i]);
         ++*compared;
         if (half.v[i] != wanted && !(isnan(wanted) && isnan(half.v[i]))) {
-            ls_verdict_fail(&out->verdict,
-                            "%s element %lld is %.9g, its master %.9g rounds to %.9g", name,
-                            (long long)i, half.v[i], master.v[i], wanted);
-            ls_verdict_cause(&out->verdict,
-                             "the half copy of a master is not the master rounded to "
-                             "nearest: cut, stale, or of another rank");
+            ls_finding_set(out, LS_FAIL, "",
+                           "the half copy of a master is not the master rounded to nearest: cut, "
+                           "stale, or of another rank",
+                           NULL, "%s element %lld is %.9g, its master %.9g rounds to %.9g", name,
+                           (long long)i, half.v[i], master.v[i], wanted);
             same = false;
         }
     }
@@ -174,10 +173,9 @@ static void check_buckets(const ls_observe_trace *trace, int *compared, ls_obser
             const char *has = ls_event_text(bucket, type, type);
             ++*compared;
             if (strcmp(has, type) != 0) {
-                ls_verdict_fail(&out->verdict, "rank %d reduces a bucket in %s, asked is %s", k,
-                                has, type);
-                ls_verdict_cause(&out->verdict, "the option for the type of the reduction is "
-                                                "accepted and not used");
+                ls_finding_set(out, LS_FAIL, "",
+                               "the option for the type of the reduction is accepted and not used",
+                               NULL, "rank %d reduces a bucket in %s, asked is %s", k, has, type);
                 return;
             }
         }
@@ -208,11 +206,11 @@ static void check_buffers(const ls_samples *samples, int *compared, ls_observe_f
                 samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], entry->name);
             *compared += other != NULL;
             if (other != NULL && !ls_dumpfile_equal(entry, other)) {
-                ls_verdict_fail(&out->verdict,
-                                "step %lld: before its forward %s differs on ranks 0 and %d",
-                                (long long)samples->number, entry->name + 12, k);
-                ls_verdict_cause(&out->verdict, "rank 0's running statistics are not sent to the "
-                                                "other ranks before a forward");
+                ls_finding_set(
+                    out, LS_FAIL, "",
+                    "rank 0's running statistics are not sent to the other ranks before a forward",
+                    NULL, "step %lld: before its forward %s differs on ranks 0 and %d",
+                    (long long)samples->number, entry->name + 12, k);
                 return;
             }
         }
@@ -253,13 +251,14 @@ static void check_joined(const ls_samples *samples, const char *name, double div
         double limit = (samples->world + 3) * (u * size[i] + 0x1p-24 * (u > 0x1p-24));
         ++*compared;
         if (isfinite(got.v[i]) && !(fabs(got.v[i] - sum[i]) <= limit + 0x1p-126)) {
-            ls_verdict_fail(&out->verdict,
-                            "step %lld: the gradient of %s element %lld is %.9g, the sum of the "
-                            "ranks that have a batch over %g is %.9g",
-                            (long long)samples->number, name, (long long)i, got.v[i], divisor,
-                            sum[i]);
-            ls_verdict_cause(&out->verdict, "divided by another number of ranks than --join asks "
-                                            "for, or a rank without a batch adds a gradient");
+            ls_finding_set(out, LS_FAIL, "",
+                           "divided by another number of ranks than --join asks for, or a rank "
+                           "without a batch adds a gradient",
+                           NULL,
+                           "step %lld: the gradient of %s element %lld is %.9g, the sum of the "
+                           "ranks that have a batch over %g is %.9g",
+                           (long long)samples->number, name, (long long)i, got.v[i], divisor,
+                           sum[i]);
             break;
         }
     }
@@ -416,10 +415,9 @@ static bool check_group(const ls_observe_trace *trace, const ls_dumpfile *file, 
         (is_close(has_rate, all_rate * g.factor) && is_close(has_decay, want_decay))) {
         return true;
     }
-    ls_verdict_fail(&out->verdict,
-                    "%s steps at the rate %.6g with decay %.6g, asked are %.6g and %.6g", name,
-                    has_rate, has_decay, all_rate * g.factor, want_decay);
-    ls_verdict_cause(&out->verdict, "the parameter is in another group than the first that fits");
+    ls_finding_set(out, LS_FAIL, "", "the parameter is in another group than the first that fits",
+                   NULL, "%s steps at the rate %.6g with decay %.6g, asked are %.6g and %.6g", name,
+                   has_rate, has_decay, all_rate * g.factor, want_decay);
     return false;
 }
 

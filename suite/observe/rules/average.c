@@ -58,14 +58,13 @@ void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding
             if (a.forwards == 0 || a.updates >= most - 1) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "rank %d runs an average of weights that it updated %d times, rank %d "
-                            "%d times",
-                            k, a.updates, of, most);
-            ls_verdict_cause(&out->verdict, "the average is updated on some ranks and run on all: "
-                                            "the others run weights of the start");
-            ls_finding_blame(out, average_of(&trace->rank[of], n).update->at,
-                             "update the average on every rank, or run it where it is updated");
+            ls_finding_set(
+                out, LS_FAIL, average_of(&trace->rank[of], n).update->at,
+                "the average is updated on some ranks and run on all: the others run weights of "
+                "the start",
+                "update the average on every rank, or run it where it is updated",
+                "rank %d runs an average of weights that it updated %d times, rank %d %d times", k,
+                a.updates, of, most);
         }
     }
     if (updates == 0) {
@@ -165,10 +164,9 @@ static void judge_course(const course *c, ls_observe_finding *out)
         cause = "decay and 1 - decay are exchanged: the average is the newest weights";
     }
     if (cause != NULL) {
-        ls_verdict_cause(&out->verdict, "%s", cause);
-        ls_finding_blame(out, c->call->at,
-                         "update it once after each optimizer.step(), as decay * "
-                         "average + (1 - decay) * weights");
+        ls_finding_explain(out, c->call->at, cause,
+                           "update it once after each optimizer.step(), as decay * average + (1 - "
+                           "decay) * weights");
     }
 }
 
@@ -180,11 +178,11 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
         "while the statistics of its %d norms that were looked at have not, and the "
         "model's have",
         ls_event_int(stale->json, norms, 0));
-    ls_verdict_cause(&out->verdict, "the average takes parameters() only: running statistics are "
-                                    "buffers, and eval mode normalizes by those of the start");
-    ls_finding_blame(out, stale->at,
-                     "average or copy the buffers, too (state_dict(), "
-                     "use_buffers=True), or call update_bn() before");
+    ls_finding_explain(out, stale->at,
+                       "the average takes parameters() only: running statistics are buffers, and "
+                       "eval mode normalizes by those of the start",
+                       "average or copy the buffers, too (state_dict(), use_buffers=True), or call "
+                       "update_bn() before");
 }
 
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -88,14 +88,13 @@ static void judge_others(const ls_observe_rank *rank, int number, const ls_event
     }
     if (names(ls_event_list(save, fresh), "optimizer") ||
         names(ls_event_list(save, fresh), "schedule")) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d, step %lld: %.80s holds the optimizer or schedule of this step, "
-                        "and weights that the job had at step %lld",
-                        number, (long long)ls_saved_step(save), ls_event_text(save, path, ""),
-                        (long long)earlier);
-        ls_verdict_cause(&out->verdict, "the weights are a copy that was made once and is saved "
-                                        "each time");
-        ls_finding_blame(out, at, "take model.state_dict() where the file is written");
+        ls_finding_set(out, LS_FAIL, at,
+                       "the weights are a copy that was made once and is saved each time",
+                       "take model.state_dict() where the file is written",
+                       "rank %d, step %lld: %.80s holds the optimizer or schedule of this step, "
+                       "and weights that the job had at step %lld",
+                       number, (long long)ls_saved_step(save), ls_event_text(save, path, ""),
+                       (long long)earlier);
     }
 }
 
@@ -104,22 +103,20 @@ static void judge_start(const ls_observe_rank *rank, int number, const ls_event 
 {
     const ls_event *wrong = ls_event_list(save, wrong);
     if (is_compared(save) && ls_event_count(wrong) > 0 && find_earlier(rank, save) == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, ls_event_text(save, at, ""), NULL,
+                       "right where they are meant; else a copy is saved that was made before the "
+                       "loop, or an average that is never updated",
                        "rank %d, step %lld: %.80s holds the weights that the job began with",
                        number, (long long)ls_saved_step(save), ls_event_text(save, path, ""));
-        ls_finding_blame(out, ls_event_text(save, at, ""),
-                         "right where they are meant; else a copy is saved that was made before "
-                         "the loop, or an average that is never updated");
     }
 }
 
 static void fail_mixture(int number, const ls_event *save, const char *what, const char *cause,
                          const char *advice, ls_observe_finding *out)
 {
-    ls_verdict_fail(&out->verdict, "rank %d, step %lld: %.80s holds %s", number,
-                    (long long)ls_saved_step(save), ls_event_text(save, path, ""), what);
-    ls_verdict_cause(&out->verdict, "%s", cause);
-    ls_finding_blame(out, ls_event_text(save, at, ""), "%s", advice);
+    ls_finding_set(out, LS_FAIL, ls_event_text(save, at, ""), cause, advice,
+                   "rank %d, step %lld: %.80s holds %s", number, (long long)ls_saved_step(save),
+                   ls_event_text(save, path, ""), what);
 }
 
 /* Tensors with other values than the model's. Where most differ the file holds another set of
@@ -175,10 +172,9 @@ static void judge_reference(const ls_observe_rank *rank, int number, const ls_ev
         "rank %d, step %lld: %.80s holds the weights of this step, and state_dict() was "
         "called for it after step %lld",
         number, (long long)step, ls_event_text(save, path, ""), (long long)made);
-    ls_verdict_cause(&out->verdict, "state_dict() does not copy: weights that were to be kept "
-                                    "are trained on");
-    ls_finding_blame(out, ls_event_text(save, made_at, ""),
-                     "keep a copy: copy.deepcopy(model.state_dict()), or write the file there");
+    ls_finding_explain(out, ls_event_text(save, made_at, ""),
+                       "state_dict() does not copy: weights that were to be kept are trained on",
+                       "keep a copy: copy.deepcopy(model.state_dict()), or write the file there");
 }
 
 /* Names that are missing in every file of the checkpoint. */
@@ -222,9 +218,8 @@ static void judge_missing(const ls_observe_trace *trace, int number, const ls_ev
         "it trains: %s",
         number, (long long)step, ls_event_text(save, path, ""), missing.count,
         ls_job_names_text(&missing));
-    ls_verdict_cause(&out->verdict, "only a part of the model was saved");
-    ls_finding_blame(out, ls_event_text(save, at, ""),
-                     "save the state_dict of every model that is trained");
+    ls_finding_explain(out, ls_event_text(save, at, ""), "only a part of the model was saved",
+                       "save the state_dict of every model that is trained");
 }
 
 /* All ranks run on one machine: a path is one file. */
@@ -257,13 +252,11 @@ static void judge_race(const ls_observe_trace *trace, const ls_event *save, ls_o
     if (writers == 1 || !on_one_node(trace)) {
         return;
     }
-    ls_verdict_fail(&out->verdict, "step %lld: %d ranks write the file %.120s",
-                    (long long)ls_saved_step(save), writers, path);
-    ls_verdict_cause(&out->verdict,
-                     "torch.save on every rank to the same path: one overwrites what "
-                     "another is writing");
-    ls_finding_blame(out, ls_event_text(save, at, ""),
-                     "if dist.get_rank() == 0: torch.save(...), then a barrier");
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(save, at, ""),
+        "torch.save on every rank to the same path: one overwrites what another is writing",
+        "if dist.get_rank() == 0: torch.save(...), then a barrier",
+        "step %lld: %d ranks write the file %.120s", (long long)ls_saved_step(save), writers, path);
 }
 
 static const ls_tol one_clock = LS_TOL(
@@ -296,17 +289,13 @@ static void judge_early(const ls_observe_trace *trace, int writer, const ls_even
                 !(failed || ls_event_number(load, begun_ns, NAN) > begun)) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "step %lld: rank %d reads %.120s, which rank %d writes in the same "
-                            "step%s",
-                            (long long)ls_saved_step(save), k, path, writer,
-                            failed ? ", and fails" : "");
-            ls_verdict_cause(&out->verdict, "no barrier between torch.save on one rank and "
-                                            "torch.load on the others: they may read no file, half "
-                                            "of it, or an older one");
-            ls_finding_blame(out, ls_event_text(load, at, ""),
-                             "dist.barrier() behind torch.save, on all ranks, before any of them "
-                             "loads the file");
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(load, at, ""),
+                "no barrier between torch.save on one rank and torch.load on the others: they may "
+                "read no file, half of it, or an older one",
+                "dist.barrier() behind torch.save, on all ranks, before any of them loads the file",
+                "step %lld: rank %d reads %.120s, which rank %d writes in the same step%s",
+                (long long)ls_saved_step(save), k, path, writer, failed ? ", and fails" : "");
             return;
         }
     }

@@ -93,13 +93,12 @@ static void judge_emptied(const zeroes *z, ls_observe_finding *out)
         return;
     }
     bool mostly = z->emptied >= half.value * z->attempts;
-    ls_verdict_set(&out->verdict, mostly ? LS_FAIL : LS_WEAK,
+    ls_finding_set(out, mostly ? LS_FAIL : LS_WEAK, z->clear,
+                   "zero_grad() between backward and step: the optimizer steps by nothing",
+                   "call zero_grad() before the backward or after the step",
                    "rank %d, step %lld: the gradients were cleared after the backward and before "
                    "the optimizer's step; so in %d of %d steps of all ranks",
                    z->emptied_rank, z->emptied_step, z->emptied, z->attempts);
-    ls_verdict_cause(&out->verdict,
-                     "zero_grad() between backward and step: the optimizer steps by nothing");
-    ls_finding_blame(out, z->clear, "call zero_grad() before the backward or after the step");
 }
 
 /* ---- gradients that are thrown away ---------------------------------------------------------- */
@@ -200,14 +199,12 @@ static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_find
     }
     const char *copied = copies_at(&trace->rank[rank]);
     LS_TEXT(kept, 120, "; the script copies gradients at %.80s", copied);
-    ls_verdict_set(&out->verdict, like && copied[0] == '\0' ? LS_FAIL : LS_WEAK,
+    ls_finding_set(out, like && copied[0] == '\0' ? LS_FAIL : LS_WEAK, w.clear,
+                   "zero_grad() for every batch: of the batches of a step only the last one counts",
+                   "to accumulate, call zero_grad() once a step, after optimizer.step()",
                    "rank %d: in %d of %d steps gradients of other batches (%d in the last of them) "
                    "were cleared before any optimizer had stepped by them%s",
                    rank, like ? w.like : w.local, w.steps, w.passes, copied[0] != '\0' ? kept : "");
-    ls_verdict_cause(&out->verdict, "zero_grad() for every batch: of the batches of a step only "
-                                    "the last one counts");
-    ls_finding_blame(out, w.clear,
-                     "to accumulate, call zero_grad() once a step, after optimizer.step()");
 }
 
 static bool uses_closure(const ls_observe_trace *trace)
@@ -407,15 +404,13 @@ static void judge_place(const ls_observe_trace *trace, int rank, const clips *pl
                        "the script makes the gradients of a step out of those that it clipped");
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d, step %lld: gradients were clipped to %g %s; so in %d of %d calls",
-                    rank, place->step, place->limit,
-                    most == FATE_EARLY  ? "before a backward had computed them"
-                    : most == FATE_LATE ? "after the optimizer had stepped by them"
-                                        : "and cleared before their optimizer stepped",
-                    idle, place->calls);
-    ls_verdict_cause(&out->verdict, "%s", words[most].cause);
-    ls_finding_blame(out, place->at, "%s", words[most].advice);
+    ls_finding_set(out, LS_FAIL, place->at, words[most].cause, words[most].advice,
+                   "rank %d, step %lld: gradients were clipped to %g %s; so in %d of %d calls",
+                   rank, place->step, place->limit,
+                   most == FATE_EARLY  ? "before a backward had computed them"
+                   : most == FATE_LATE ? "after the optimizer had stepped by them"
+                                       : "and cleared before their optimizer stepped",
+                   idle, place->calls);
 }
 
 /* Calls of a rank by norm, and those that returned 0: gradients of a training are not all zero. */
@@ -438,12 +433,12 @@ static void count_norm(const ls_call *call, norms *n)
 static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
 {
     if (n->zero >= twice.value && n->zero >= n->calls - 1 && out->verdict.code != LS_FAIL) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %d of %d calls returned a norm of 0: they clipped nothing", rank,
-                        n->zero, n->calls);
-        ls_verdict_cause(&out->verdict, "clip_grad_norm_ is given no gradients, such as by a "
-                                        "generator or filter() that has been used up");
-        ls_finding_blame(out, n->at, "give it model.parameters(), or a list");
+        ls_finding_set(out, LS_FAIL, n->at,
+                       "clip_grad_norm_ is given no gradients, such as by a generator or filter() "
+                       "that has been used up",
+                       "give it model.parameters(), or a list",
+                       "rank %d: %d of %d calls returned a norm of 0: they clipped nothing", rank,
+                       n->zero, n->calls);
     }
 }
 

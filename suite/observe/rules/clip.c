@@ -281,11 +281,10 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
                          "give clip_grad_norm_ the gradients of all ranks, reduced "
                          "and unscaled, of all parameters of the optimizer");
     } else if (!norms_fit) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld, rank %d: %s: the script changes gradients "
-                       "before it clips, or clips others",
-                       (long long)samples->number, rank, all->first);
-        ls_finding_blame(out, all->at, "give clip_grad_norm_ the parameters of the optimizer");
+        ls_finding_set(
+            out, LS_WEAK, all->at, NULL, "give clip_grad_norm_ the parameters of the optimizer",
+            "step %lld, rank %d: %s: the script changes gradients before it clips, or clips others",
+            (long long)samples->number, rank, all->first);
     }
 }
 
@@ -309,9 +308,9 @@ static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *
     if (zero == 0) {
         return false;
     }
-    ls_verdict_fail(&out->verdict, "%d of %d calls clip to 0: they leave no gradient", zero, calls);
-    ls_verdict_cause(&out->verdict, "a limit of 0, which is no way to leave clipping out");
-    ls_finding_blame(out, at, "clip only where the limit is above 0");
+    ls_finding_set(out, LS_FAIL, at, "a limit of 0, which is no way to leave clipping out",
+                   "clip only where the limit is above 0",
+                   "%d of %d calls clip to 0: they leave no gradient", zero, calls);
     return true;
 }
 
@@ -352,7 +351,7 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
     if (calls < 2 || clipped == NULL || others == 0) {
         return;
     }
-    ls_verdict_set(&out->verdict, alike ? LS_FAIL : LS_WEAK,
+    ls_finding_set(out, alike ? LS_FAIL : LS_WEAK, at, NULL, "clip model.parameters() in one call",
                    "all %d calls clip the parameters of group %d alone: %d others of the same "
                    "optimizer are never clipped",
                    calls, group, others);
@@ -360,7 +359,6 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
                      "clipping is given one group's parameters (param_groups[%d]), "
                      "not the model's",
                      group);
-    ls_finding_blame(out, at, "clip model.parameters() in one call");
 }
 
 void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *out)

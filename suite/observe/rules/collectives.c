@@ -59,9 +59,10 @@ static void fail_order(const ls_collectives *of, ls_observe_finding *out)
                         "call %lld of a communicator is %s on rank %d, %s on rank %d",
                         (long long)m->first.number + 1, first, m->first.job, second, m->second.job);
     }
-    ls_verdict_cause(&out->verdict, "a rank takes another branch: a condition on the rank, on its "
-                                    "data or on a parameter that is used there alone");
-    ls_finding_blame(out, "", "make every rank call the same collectives in the same order");
+    ls_finding_explain(out, "",
+                       "a rank takes another branch: a condition on the rank, on its data or on a "
+                       "parameter that is used there alone",
+                       "make every rank call the same collectives in the same order");
 }
 
 void ls_rules_collectives_order(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -323,12 +324,11 @@ static int elements_of(const ls_collectives_sample *sample)
 /* What is to blame does not depend on how it shows. */
 static void blame_call(ls_observe_finding *out)
 {
-    ls_verdict_cause(&out->verdict, "something wrote to a buffer while the collective ran, or "
-                                    "NCCL, a device or the network changed a value");
-    ls_finding_blame(out, "",
-                     "let no other stream write a collective's buffers before the work "
-                     "after it; then suspect NCCL_ALGO, NCCL_PROTO, the link and the "
-                     "device of that rank");
+    ls_finding_explain(out, "",
+                       "something wrote to a buffer while the collective ran, or NCCL, a device or "
+                       "the network changed a value",
+                       "let no other stream write a collective's buffers before the work after it; "
+                       "then suspect NCCL_ALGO, NCCL_PROTO, the link and the device of that rank");
 }
 
 static void fail_reduction(const ls_collectives *of, const ls_collectives_sample *at, int index,

@@ -108,18 +108,16 @@ static void compare_counts(const hand_over *h, ls_observe_finding *out)
 {
     if (!same(h->save, h->restore, LS_MEMBER_epoch, LS_NUMBER(images)) ||
         !same(h->save, h->restore, LS_MEMBER_epoch, LS_NUMBER(top1))) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d goes on with other sums of the epoch that was begun than were "
-                        "saved",
-                        h->rank);
-        ls_verdict_cause(&out->verdict, "the sums of a begun epoch were not restored");
+        ls_finding_set(
+            out, LS_FAIL, "", "the sums of a begun epoch were not restored", NULL,
+            "rank %d goes on with other sums of the epoch that was begun than were saved", h->rank);
     }
     if (!same(h->save, h->restore, LS_MEMBER_best, LS_NUMBER(images)) ||
         !same(h->save, h->restore, LS_MEMBER_best, LS_NUMBER(top1))) {
-        ls_verdict_fail(&out->verdict, "rank %d goes on with another best score than was saved",
-                        h->rank);
-        ls_verdict_cause(&out->verdict, "the best score so far was not restored: the first "
-                                        "validation counts as the best");
+        ls_finding_set(
+            out, LS_FAIL, "",
+            "the best score so far was not restored: the first validation counts as the best", NULL,
+            "rank %d goes on with another best score than was saved", h->rank);
     }
     ls_finding_blame(out, ls_event_text(h->restore, at, ""), "save and restore them");
 }
@@ -132,10 +130,11 @@ static void compare_steps(const ls_observe_trace *trace, const hand_over *h,
     const ls_observe_rank *rank = &trace->rank[h->rank];
     int64_t wanted = ls_event_integer(h->save, step, -1) + 1;
     if (rank->step_count > 0 && rank->step[0].step->step != wanted) {
-        ls_verdict_fail(&out->verdict, "rank %d goes on with step %lld, the file is of step %lld",
-                        h->rank, (long long)rank->step[0].step->step, (long long)wanted - 1);
-        ls_verdict_cause(&out->verdict, "the saved step is done again, or one is left out");
-        ls_finding_blame(out, ls_event_text(h->restore, at, ""), "go on with the step after it");
+        ls_finding_set(out, LS_FAIL, ls_event_text(h->restore, at, ""),
+                       "the saved step is done again, or one is left out",
+                       "go on with the step after it",
+                       "rank %d goes on with step %lld, the file is of step %lld", h->rank,
+                       (long long)rank->step[0].step->step, (long long)wanted - 1);
     }
 }
 
@@ -190,13 +189,12 @@ static void compare_data(const ls_observe_trace *trace, const hand_over *h, ls_o
         }
         int common = count_common(earlier, later, &all);
         if (common > trace->world && common * 2 > all) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d draws %d of %d samples again that were drawn in this epoch "
-                            "before the file was saved",
-                            h->rank, common, all);
-            ls_verdict_cause(&out->verdict, "the place in the data was not restored");
-            ls_finding_blame(out, ls_event_text(later, at, ""),
-                             "skip the batches of the epoch that were trained on");
+            ls_finding_set(out, LS_FAIL, ls_event_text(later, at, ""),
+                           "the place in the data was not restored",
+                           "skip the batches of the epoch that were trained on",
+                           "rank %d draws %d of %d samples again that were drawn in this epoch "
+                           "before the file was saved",
+                           h->rank, common, all);
         }
     }
 }
@@ -269,10 +267,10 @@ static void check_file(const ls_event *event, const char *verb, int *compared,
         }
         ++*compared;
         if (strtoull(held, NULL, 16) != has) {
-            ls_verdict_fail(&out->verdict, "%s/ in %s is not what its writer held when it %s it",
-                            group[i].name, path, verb);
-            ls_verdict_cause(&out->verdict,
-                             "the file holds other values: rounded ones, or of another step");
+            ls_finding_set(out, LS_FAIL, "",
+                           "the file holds other values: rounded ones, or of another step", NULL,
+                           "%s/ in %s is not what its writer held when it %s it", group[i].name,
+                           path, verb);
         }
     }
     ls_dumpfile_close(file);

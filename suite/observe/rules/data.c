@@ -308,9 +308,10 @@ static void blame_distributed(const pass *p, const overlap *o, ls_observe_findin
                          ls_event_int(p->event[o->b], sampler_epoch, -1));
         ls_finding_blame(out, place_of(p), "call sampler.set_epoch(epoch) alike on every rank");
     } else {
-        ls_verdict_cause(&out->verdict, "the samplers shuffle by different seeds: "
-                                        "DistributedSampler's seed must be equal on all ranks");
-        ls_finding_blame(out, sampler, "pass the same seed to DistributedSampler everywhere");
+        ls_finding_explain(out, sampler,
+                           "the samplers shuffle by different seeds: DistributedSampler's seed "
+                           "must be equal on all ranks",
+                           "pass the same seed to DistributedSampler everywhere");
     }
 }
 
@@ -401,10 +402,9 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
     ls_observe_finding one = {0};
     fail_overlap(number, p, o, &one);
-    ls_verdict_cause(&one.verdict, "no DistributedSampler: each rank goes through the whole data "
-                                   "set");
-    ls_finding_blame(&one, ls_job_data_place(p->event[0], built),
-                     "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
+    ls_finding_explain(&one, ls_job_data_place(p->event[0], built),
+                       "no DistributedSampler: each rank goes through the whole data set",
+                       "DataLoader(..., sampler=DistributedSampler(dataset), shuffle=False)");
     if (same) {
         ls_calls_keep_worst(out, &one);
     } else {
@@ -469,15 +469,14 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
                 ls_verdict_fail(
                     &out->verdict, "pass %d: %d of %d samples of rank %d are on rank %d, too%s",
                     number, common, of, a, b, p->indexed ? ", under other indices" : "");
-                ls_verdict_cause(&out->verdict, "%s",
-                                 p->indexed ? "the ranks' data sets are not in the same order: "
-                                              "files are listed, shuffled or split differently on "
-                                              "each rank"
-                                            : one_stream);
-                ls_finding_blame(out, ls_job_data_place(p->event[0], cut_at), "%s",
-                                 p->indexed ? "build the data set alike on every rank: sort lists "
-                                              "of files, and seed what shuffles or splits them"
-                                            : split_stream);
+                ls_finding_explain(
+                    out, ls_job_data_place(p->event[0], cut_at),
+                    p->indexed ? "the ranks' data sets are not in the same order: files are "
+                                 "listed, shuffled or split differently on each rank"
+                               : one_stream,
+                    p->indexed ? "build the data set alike on every rank: sort lists of files, and "
+                                 "seed what shuffles or splits them"
+                               : split_stream);
             }
             ls_pass_contents_free(&y);
         }
@@ -652,13 +651,12 @@ static void judge_fixed(int rank, int fixed, int passes, const ls_event *data,
                         ls_observe_finding *out)
 {
     bool distributed = strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") == 0;
-    ls_verdict_set(&out->verdict, LS_WEAK,
-                   "rank %d: %d of %d passes draw their indices in the order of the pass before "
-                   "(%s)",
-                   rank, fixed, passes, ls_event_text(data, sampler, "the sampler"));
-    ls_verdict_cause(&out->verdict,
-                     "the training data are not shuffled: every epoch has the same batches; meant "
-                     "only where their order matters, or where the data set shuffles by itself");
+    ls_finding_set(
+        out, LS_WEAK, "",
+        "the training data are not shuffled: every epoch has the same batches; meant only where "
+        "their order matters, or where the data set shuffles by itself",
+        NULL, "rank %d: %d of %d passes draw their indices in the order of the pass before (%s)",
+        rank, fixed, passes, ls_event_text(data, sampler, "the sampler"));
     ls_finding_blame(out, ls_job_data_place(data, sampler_at), "if it is not meant: %s",
                      distributed ? "DistributedSampler(dataset), and set_epoch(epoch) before each "
                                    "pass"
@@ -694,12 +692,13 @@ static void judge_sorted(int k, int number, const ls_event *pass, ls_observe_fin
         number == 0 || !small) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: a pass that is trained on has the order of the data set, which is "
-                    "sorted by class: %d samples of %d classes, one after the other",
-                    k, seen, classes);
-    ls_verdict_cause(&out->verdict, "nothing shuffles: each batch has samples of one class, and "
-                                    "the model follows the last of them");
+    ls_finding_set(out, LS_FAIL, "",
+                   "nothing shuffles: each batch has samples of one class, and the model follows "
+                   "the last of them",
+                   NULL,
+                   "rank %d: a pass that is trained on has the order of the data set, which is "
+                   "sorted by class: %d samples of %d classes, one after the other",
+                   k, seen, classes);
     const char *at = ls_event_text(pass, sampler_at, "");
     ls_finding_blame(out, at[0] != '\0' ? at : ls_event_text(pass, at, ""),
                      "shuffle=True of the loader, or of the DistributedSampler");
@@ -802,11 +801,10 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
                     in.compared);
     const ls_event *pass = trained_pass(&trace->rank[a], 0);
     if (pass == NULL) {
-        ls_verdict_cause(&out->verdict,
-                         "all ranks train on the same batches: the script draws them "
-                         "from the same seed on every rank");
-        ls_finding_blame(out, first_forward(&in)->at,
-                         "seed by rank where batches are drawn, after the model is built");
+        ls_finding_explain(out, first_forward(&in)->at,
+                           "all ranks train on the same batches: the script draws them from the "
+                           "same seed on every rank",
+                           "seed by rank where batches are drawn, after the model is built");
         return;
     }
     if (!ls_event_bool(pass, indices, true)) {
@@ -814,12 +812,11 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
         ls_finding_blame(out, ls_job_data_place(pass, built), "%s", split_stream);
         return;
     }
-    ls_verdict_cause(&out->verdict,
-                     "all ranks train on the same batches: no DistributedSampler, or "
-                     "one that was given the same rank");
-    ls_finding_blame(out, ls_job_data_place(pass, sampler_at),
-                     "give each rank its own part: DataLoader(..., "
-                     "sampler=DistributedSampler(dataset))");
+    ls_finding_explain(
+        out, ls_job_data_place(pass, sampler_at),
+        "all ranks train on the same batches: no DistributedSampler, or one that was given the "
+        "same rank",
+        "give each rank its own part: DataLoader(..., sampler=DistributedSampler(dataset))");
 }
 
 void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *out)

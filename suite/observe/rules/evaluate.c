@@ -38,13 +38,12 @@ static void check_sums(const ls_observe_rank *rank, int number, int *compared,
         }
         ++*compared;
         if (images != length) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: the validation after step %g counts %g pictures of %g",
-                            number, ls_event_number(epoch, step, -1), images, length);
-            ls_verdict_cause(&out->verdict, "%s",
-                             images > length ? "pictures that fill up a batch or a rank's part are "
-                                               "counted"
-                                             : "a part of the data set is left out");
+            ls_finding_set(out, LS_FAIL, "",
+                           images > length
+                               ? "pictures that fill up a batch or a rank's part are counted"
+                               : "a part of the data set is left out",
+                           NULL, "rank %d: the validation after step %g counts %g pictures of %g",
+                           number, ls_event_number(epoch, step, -1), images, length);
         }
     }
 }
@@ -88,11 +87,10 @@ static bool check_pass(const ls_observe_trace *trace, int number, int *compared,
     free(seen);
     ++*compared;
     if (drawn < places || twice > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "of %lld pictures of validation %d the ranks take %lld, %lld of them again",
-                        (long long)places, number, (long long)drawn, (long long)twice);
-        ls_verdict_cause(&out->verdict, "the ranks do not share the pictures: some validate those "
-                                        "of another");
+        ls_finding_set(out, LS_FAIL, "",
+                       "the ranks do not share the pictures: some validate those of another", NULL,
+                       "of %lld pictures of validation %d the ranks take %lld, %lld of them again",
+                       (long long)places, number, (long long)drawn, (long long)twice);
     }
     return true;
 }
@@ -105,11 +103,10 @@ static void check_statistics(const ls_observe_rank *rank, int number, int *compa
         const char *before = ls_event_text(one, buffers_before, "");
         ++*compared;
         if (strcmp(before, ls_event_text(one, buffers_after, "")) != 0) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: the validation after step %g changes running statistics",
-                            number, ls_event_number(one, step, -1));
-            ls_verdict_cause(&out->verdict, "norms are in training mode while the model is "
-                                            "validated");
+            ls_finding_set(out, LS_FAIL, "",
+                           "norms are in training mode while the model is validated", NULL,
+                           "rank %d: the validation after step %g changes running statistics",
+                           number, ls_event_number(one, step, -1));
             return;
         }
     }
@@ -159,11 +156,10 @@ void ls_rules_evaluation_best(const ls_observe_trace *trace, ls_observe_finding 
             }
             ++compared;
             if (score < best) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d: the file of step %lld has %.4g for the best score, an "
-                                "earlier one had %.4g",
-                                k, (long long)ls_event_integer(save, step, -1), score, best);
-                ls_verdict_cause(&out->verdict, "the newest validation counts as the best");
+                ls_finding_set(out, LS_FAIL, "", "the newest validation counts as the best", NULL,
+                               "rank %d: the file of step %lld has %.4g for the best score, an "
+                               "earlier one had %.4g",
+                               k, (long long)ls_event_integer(save, step, -1), score, best);
             }
             best = isnan(best) ? score : fmax(best, score);
         }

@@ -308,10 +308,10 @@ static void report(const ls_observe_trace *trace, int rank, int64_t step, const 
     const ls_observe_step *own = ls_trace_step(&trace->rank[rank], step);
     int call = own == NULL ? -1 : ls_trace_find(own, LS_CALL_BACKWARD, 0);
     if (trace->attached && call >= 0 && is_unscaled_half(own)) {
-        ls_verdict_cause(&out->verdict, "f16 without a loss scale: gradients below 6e-8 become "
-                                        "zero, and those below 6e-5 lose digits");
-        ls_finding_blame(out, own->call[call].at,
-                         "scale the loss (torch.amp.GradScaler), or use bf16");
+        ls_finding_explain(out, own->call[call].at,
+                           "f16 without a loss scale: gradients below 6e-8 become zero, and those "
+                           "below 6e-5 lose digits",
+                           "scale the loss (torch.amp.GradScaler), or use bf16");
         return;
     }
     ls_verdict_cause(&out->verdict,
@@ -357,19 +357,19 @@ static void report_hooks(const ls_samples *samples, int rank, const source *from
     double scale = samples->step[rank]->step->loss_scale;
     if (scale != 1 && is_clipped(from, r->name)) {
         ls_observe_finding one = {0};
-        ls_verdict_fail(&one.verdict,
-                        "step %lld, rank %d: the gradient of %s is clipped by value in backward, "
-                        "while a loss scale of %g multiplies it; %d of %d tensors are off",
-                        (long long)samples->number, rank, r->name, scale, wrong, t->count);
+        ls_finding_set(&one, LS_FAIL, "", NULL,
+                       "clip between scaler.unscale_(optimizer) and scaler.step(optimizer)",
+                       "step %lld, rank %d: the gradient of %s is clipped by value in backward, "
+                       "while a loss scale of %g multiplies it; %d of %d tensors are off",
+                       (long long)samples->number, rank, r->name, scale, wrong, t->count);
         ls_verdict_cause(&one.verdict,
                          "a hook clips gradients that are not unscaled yet: its limit is %g times "
                          "too low for them",
                          scale);
-        ls_finding_blame(&one, "",
-                         "clip between scaler.unscale_(optimizer) and scaler.step(optimizer)");
         ls_finding_guess(out, &one);
     }
-    ls_verdict_set(&out->verdict, LS_WEAK,
+    ls_finding_set(out, LS_WEAK, "", NULL,
+                   "check what the hook returns: None leaves a gradient as it is",
                    "step %lld, rank %d: with the hooks the gradient of %s is %.4g times what it is "
                    "without them; %d of %d tensors differ",
                    (long long)samples->number, rank, r->name, r->fitted, wrong, t->count);
@@ -377,7 +377,6 @@ static void report_hooks(const ls_samples *samples, int rank, const source *from
                      "a hook on %s changes gradients: a mistake, unless it is meant so (clipped, "
                      "masked, scaled or reversed gradients)",
                      hooks);
-    ls_finding_blame(out, "", "check what the hook returns: None leaves a gradient as it is");
 }
 
 /* Hooks on what a module returned: the module itself is right for the gradient that they leave. */
@@ -385,12 +384,12 @@ static void judge_outputs(const ls_samples *samples, int rank, ls_observe_findin
 {
     const char *changed = ls_dumpfile_text(samples->file[rank], "again_changed", "");
     if (changed[0] != '\0') {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld, rank %d: a hook changes the gradient of %s",
-                       (long long)samples->number, rank, changed);
-        ls_verdict_cause(&out->verdict, "a mistake, unless it is meant so (clipped, masked, scaled "
-                                        "or reversed gradients)");
-        ls_finding_blame(out, "", "check what the hook returns: None leaves a gradient as it is");
+        ls_finding_set(
+            out, LS_WEAK, "",
+            "a mistake, unless it is meant so (clipped, masked, scaled or reversed gradients)",
+            "check what the hook returns: None leaves a gradient as it is",
+            "step %lld, rank %d: a hook changes the gradient of %s", (long long)samples->number,
+            rank, changed);
     }
 }
 
@@ -401,7 +400,8 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
     const ls_dumpfile *file = samples->file[rank];
     double ratio = ls_dumpfile_number(file, "again_slope", 1);
     if (!(fabs(ratio - 1) <= slope.value)) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, ls_dumpfile_text(file, "again_at", ""), NULL,
+                       "check it with torch.autograd.gradcheck",
                        "step %lld, rank %d: with parameters or inputs moved along their gradient "
                        "the outputs move by %.4g times what backward says",
                        (long long)samples->number, rank, ratio);
@@ -409,8 +409,6 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
                          "the backward of %s is not the slope of its forward: a mistake, unless it "
                          "is meant so (straight-through, reversed or scaled gradients)",
                          ls_dumpfile_text(file, "again_functions", "an autograd.Function"));
-        ls_finding_blame(out, ls_dumpfile_text(file, "again_at", ""),
-                         "check it with torch.autograd.gradcheck");
     }
 }
 
@@ -428,12 +426,12 @@ static void judge_statistics(const ls_samples *samples, int rank, const ls_netwo
             }
             double limit = bound_of(coarse, LS_COMPARE_SMALL) * s.cost + s.rounding;
             if (!(s.off <= limit)) {
-                ls_verdict_fail(&out->verdict,
-                                "step %lld, rank %d: %s is off by %.2g after the step (limit %.2g)",
-                                (long long)samples->number, rank, s.name, s.off, limit);
-                ls_verdict_cause(&out->verdict,
-                                 "running statistics that are not torch's average of the batch's "
-                                 "mean and unbiased variance by 0.1");
+                ls_finding_set(out, LS_FAIL, "",
+                               "running statistics that are not torch's average of the batch's "
+                               "mean and unbiased variance by 0.1",
+                               NULL,
+                               "step %lld, rank %d: %s is off by %.2g after the step (limit %.2g)",
+                               (long long)samples->number, rank, s.name, s.off, limit);
                 return;
             }
         }
@@ -471,20 +469,19 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
     }
     double most = t.forced ? bound_of(coarse, LS_COMPARE_TENSOR) * t.whole_f32 : INFINITY;
     if (wrong == 0 && t.count > 0 && !(t.whole_job <= most)) {
-        ls_verdict_fail(&out->verdict,
-                        "step %lld, rank %d: the whole gradient is off by %.2g of itself (limit "
-                        "%.2g), no tensor alone by more than its own limit",
-                        (long long)samples->number, rank, t.whole_job, most);
-        ls_verdict_cause(&out->verdict, "something is computed or kept in fewer bits than the "
-                                        "job's level says");
+        ls_finding_set(out, LS_FAIL, "",
+                       "something is computed or kept in fewer bits than the job's level says",
+                       NULL,
+                       "step %lld, rank %d: the whole gradient is off by %.2g of itself (limit "
+                       "%.2g), no tensor alone by more than its own limit",
+                       (long long)samples->number, rank, t.whole_job, most);
     }
     if (wrong == 0 && t.forced && coarse > 1 && 2 * t.precise > t.count) {
-        ls_verdict_fail(&out->verdict,
-                        "step %lld, rank %d: %d of %d gradients are off by less than 1/16 of what "
-                        "storing in half costs",
-                        (long long)samples->number, rank, t.precise, t.count);
-        ls_verdict_cause(&out->verdict, "products or activations stay f32: the level is claimed, "
-                                        "not used");
+        ls_finding_set(out, LS_FAIL, "",
+                       "products or activations stay f32: the level is claimed, not used", NULL,
+                       "step %lld, rank %d: %d of %d gradients are off by less than 1/16 of what "
+                       "storing in half costs",
+                       (long long)samples->number, rank, t.precise, t.count);
     }
     const char *hooks =
         network != NULL ? "" : ls_dumpfile_text(samples->file[rank], "again_hooks", "");

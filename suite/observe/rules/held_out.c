@@ -126,22 +126,19 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
     }
     if (common >= almost_all.value * of || same_length(trace, validation) || !drew_all(trace) ||
         models(trace) > 1) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, at, NULL, "validate on samples that no rank trains on",
                        "%d of %d samples of the validation at %s are trained on: fine for a "
                        "training score, or where each model has a split of its own",
                        common, of, at);
-        ls_finding_blame(out, at, "validate on samples that no rank trains on");
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "%d of %d samples of the validation are trained on, by this or another rank",
-                    common, of);
-    ls_verdict_cause(&out->verdict,
-                     "training and validation are split differently on each rank or after a "
-                     "resume: the score is of samples that the model has seen");
-    ls_finding_blame(out, ls_job_data_place(validation, cut_at),
-                     "split alike everywhere: random_split(..., "
-                     "generator=torch.Generator().manual_seed(0)), and sort lists of files");
+    ls_finding_set(out, LS_FAIL, ls_job_data_place(validation, cut_at),
+                   "training and validation are split differently on each rank or after a resume: "
+                   "the score is of samples that the model has seen",
+                   "split alike everywhere: random_split(..., "
+                   "generator=torch.Generator().manual_seed(0)), and sort lists of files",
+                   "%d of %d samples of the validation are trained on, by this or another rank",
+                   common, of);
 }
 
 void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -77,13 +77,12 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     } else if (seen + unused.count + allowed.count == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no model is in DistributedDataParallel");
     } else if (unused.count > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "%d trainable parameters of a model in "
-                        "DistributedDataParallel never get a gradient: %s",
-                        unused.count, ls_job_names_text(&unused));
-        ls_finding_blame(out, at,
-                         "freeze them before the model is wrapped, remove them, or pass "
-                         "find_unused_parameters=True");
+        ls_finding_set(out, LS_FAIL, at, NULL,
+                       "freeze them before the model is wrapped, remove them, or pass "
+                       "find_unused_parameters=True",
+                       "%d trainable parameters of a model in DistributedDataParallel never get a "
+                       "gradient: %s",
+                       unused.count, ls_job_names_text(&unused));
     }
     if (allowed.count > 0) {
         ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
@@ -181,27 +180,24 @@ static void judge_left(const ls_samples *samples, int rank, int *looked, ls_obse
     leftover l = find_leftover(samples, rank);
     ++*looked;
     if (l.reused.count > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "step %lld, rank %d: %d parameters hold a gradient that was there before "
-                        "the step's own backward, and it stays in the sum: %s",
-                        (long long)samples->number, rank, l.reused.count,
-                        ls_job_names_text(&l.reused));
-        ls_verdict_cause(&out->verdict,
-                         "no zero_grad of these parameters between two steps of their optimizer: "
-                         "it steps again by old gradients, and by what other losses left");
-        ls_finding_blame(out, backward_of(step),
-                         "call zero_grad() once a step, before its first backward");
+        ls_finding_set(out, LS_FAIL, backward_of(step),
+                       "no zero_grad of these parameters between two steps of their optimizer: it "
+                       "steps again by old gradients, and by what other losses left",
+                       "call zero_grad() once a step, before its first backward",
+                       "step %lld, rank %d: %d parameters hold a gradient that was there before "
+                       "the step's own backward, and it stays in the sum: %s",
+                       (long long)samples->number, rank, l.reused.count,
+                       ls_job_names_text(&l.reused));
     } else if (l.foreign.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, backward_of(step),
+                       "gradients of another loss are in the sum: right only where that loss "
+                       "trains these parameters, too",
+                       "if it is not meant (a generator's loss in a discriminator): zero_grad() "
+                       "right before this loss's backward",
                        "step %lld, rank %d: %d parameters hold what the backward at %.80s left "
                        "before the step's own: %s",
                        (long long)samples->number, rank, l.foreign.count, l.from,
                        ls_job_names_text(&l.foreign));
-        ls_verdict_cause(&out->verdict, "gradients of another loss are in the sum: right only "
-                                        "where that loss trains these parameters, too");
-        ls_finding_blame(out, backward_of(step),
-                         "if it is not meant (a generator's loss in a discriminator): zero_grad() "
-                         "right before this loss's backward");
     } else if (l.left > 0 && l.compared == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "step %lld: %d parameters hold a gradient of the step before; no samples "
@@ -335,16 +331,14 @@ static void judge_mixed(const ls_observe_trace *trace, ls_observe_finding *out)
     if (m.count < enough.value) {
         return;
     }
-    ls_verdict_set(&out->verdict, m.sure >= enough.value ? LS_FAIL : LS_WEAK,
+    ls_finding_set(out, m.sure >= enough.value ? LS_FAIL : LS_WEAK, m.own,
+                   "the other network's loss reaches these parameters, and nothing clears what it "
+                   "leaves: no detach(), and zero_grad() at another place",
+                   "zero_grad() of this optimizer right before this loss's backward, and detach() "
+                   "what the other loss is to leave alone",
                    "%d steps, the first of them step %lld, are made by two losses: that of %.80s, "
                    "and what %.80s left before another optimizer stepped by it",
                    m.count, m.step, m.own, m.left);
-    ls_verdict_cause(&out->verdict,
-                     "the other network's loss reaches these parameters, and nothing clears what "
-                     "it leaves: no detach(), and zero_grad() at another place");
-    ls_finding_blame(out, m.own,
-                     "zero_grad() of this optimizer right before this loss's backward, and "
-                     "detach() what the other loss is to leave alone");
 }
 
 void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)

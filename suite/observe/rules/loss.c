@@ -29,16 +29,14 @@ static bool report_gathered(const ls_call *call, long long step, ls_observe_find
     if (at[0] == '\0') {
         return false;
     }
-    ls_verdict_fail(&out->verdict,
-                    "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
-                    "gradient reaches what this rank gave",
-                    step);
-    ls_verdict_cause(&out->verdict,
-                     "all_gather of torch.distributed hands on no gradient: its results are new "
-                     "tensors without a graph");
-    ls_finding_blame(out, at,
-                     "use torch.distributed.nn.functional.all_gather, or put this rank's own "
-                     "tensor back in its place; detach() it first where no gradient is meant");
+    ls_finding_set(out, LS_FAIL, at,
+                   "all_gather of torch.distributed hands on no gradient: its results are new "
+                   "tensors without a graph",
+                   "use torch.distributed.nn.functional.all_gather, or put this rank's own tensor "
+                   "back in its place; detach() it first where no gradient is meant",
+                   "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
+                   "gradient reaches what this rank gave",
+                   step);
     return true;
 }
 
@@ -61,10 +59,8 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
             }
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 if (strcmp(ls_calls_text(call, loss_given), ways[w].given) == 0) {
-                    ls_verdict_fail(&out->verdict, "step %lld: %s", (long long)step->step->step,
-                                    ways[w].what);
-                    ls_verdict_cause(&out->verdict, "%s", ways[w].cause);
-                    ls_finding_blame(out, call->at, "%s", ways[w].advice);
+                    ls_finding_set(out, LS_FAIL, call->at, ways[w].cause, ways[w].advice,
+                                   "step %lld: %s", (long long)step->step->step, ways[w].what);
                     return;
                 }
             }

@@ -81,22 +81,20 @@ static void judge(const micro *m, ls_observe_finding *out)
                                    "backward()");
     } else if (m->twice == m->steps && m->other == m->steps && (f->micro > 2 || library)) {
         /* a square of 2 may also be two weights of one half */
-        ls_verdict_fail(&out->verdict,
-                        "step %lld: the loss is divided by %.4g, the square of the number of its "
-                        "micro-steps, %d",
-                        (long long)f->step, f->loss_by, f->micro);
-        ls_verdict_cause(&out->verdict, "the loss is divided by the number of micro-steps twice: a "
-                                        "framework may do it already");
-        ls_finding_blame(out, f->loss_by_steps[0] != '\0' ? f->loss_by_steps : f->backward->at,
-                         "leave the division to the framework");
+        ls_finding_set(
+            out, LS_FAIL, f->loss_by_steps[0] != '\0' ? f->loss_by_steps : f->backward->at,
+            "the loss is divided by the number of micro-steps twice: a framework may do it already",
+            "leave the division to the framework",
+            "step %lld: the loss is divided by %.4g, the square of the number of its micro-steps, "
+            "%d",
+            (long long)f->step, f->loss_by, f->micro);
     } else if (m->other == m->steps) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "step %lld: the loss is multiplied by %.4g, and the step has %d micro-steps",
-                       (long long)f->step, f->loss_times, f->micro);
-        ls_verdict_cause(&out->verdict, "divided by another number than that of the micro-steps, "
-                                        "unless the factor is a weight");
-        ls_finding_blame(out, f->backward->at,
-                         "divide by the number of backward passes between two steps");
+        ls_finding_set(
+            out, LS_WEAK, f->backward->at,
+            "divided by another number than that of the micro-steps, unless the factor is a weight",
+            "divide by the number of backward passes between two steps",
+            "step %lld: the loss is multiplied by %.4g, and the step has %d micro-steps",
+            (long long)f->step, f->loss_times, f->micro);
     }
 }
 

@@ -249,10 +249,9 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
         if (kinds[i].tell != NULL) {
             kinds[i].tell(event, text, sizeof text);
         }
-        ls_verdict_set(&out->verdict, kinds[i].may_be_meant ? LS_WEAK : LS_FAIL, "rank %d: %s",
-                       rank - 1, kinds[i].tell != NULL ? text : kinds[i].what);
-        ls_verdict_cause(&out->verdict, "%s", kinds[i].cause);
-        ls_finding_blame(out, ls_event_text(event, at, ""), "%s", kinds[i].advice);
+        ls_finding_set(out, kinds[i].may_be_meant ? LS_WEAK : LS_FAIL, ls_event_text(event, at, ""),
+                       kinds[i].cause, kinds[i].advice, "rank %d: %s", rank - 1,
+                       kinds[i].tell != NULL ? text : kinds[i].what);
         return;
     }
 }

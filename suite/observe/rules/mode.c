@@ -138,19 +138,18 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
     mode m = mode_of(&trace->rank[rank], model);
     *forwards += m.forwards;
     if (m.wrong != NULL && dropout + norms > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training "
-                        "forwards)",
-                        rank, m.step, name, m.in_eval, m.forwards);
-        ls_verdict_cause(&out->verdict,
-                         "model.eval() for the validation, and no model.train() after it: no "
-                         "dropout, and batch norms with running statistics");
-        ls_finding_blame(out, m.left->at,
-                         "call model.train() after the validation, before the next training step");
+        ls_finding_set(
+            out, LS_FAIL, m.left->at,
+            "model.eval() for the validation, and no model.train() after it: no dropout, and batch "
+            "norms with running statistics",
+            "call model.train() after the validation, before the next training step",
+            "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training forwards)",
+            rank, m.step, name, m.in_eval, m.forwards);
     } else if (m.unmeasured != NULL) {
         const char *at = ls_calls_text(m.unmeasured, unmeasured_at);
         bool meant = ls_event_bool(m.unmeasured->json, unmeasured_by_model, false);
-        ls_verdict_set(&out->verdict, meant ? LS_WEAK : LS_FAIL,
+        ls_finding_set(out, meant ? LS_WEAK : LS_FAIL, at[0] != '\0' ? at : m.unmeasured->at, NULL,
+                       "train() of that part before the training",
                        "rank %d: %d norms of %s are in eval mode in training forwards and "
                        "normalize by the statistics that they were built with",
                        rank, ls_event_int(m.unmeasured->json, unmeasured, 0), name);
@@ -159,26 +158,21 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                                  "batches are too small, or weights are loaded with statistics"
                                : "a part is put in eval mode and never back: its norms never "
                                  "measure anything, and its dropouts are off");
-        ls_finding_blame(out, at[0] != '\0' ? at : m.unmeasured->at,
-                         "train() of that part before the training");
     } else if (m.thawed != NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %d norms of %s whose parameters are frozen, and that were put in "
-                        "eval mode, are in training mode where it is trained",
-                        rank, ls_event_int(m.thawed->json, thawed, 0), name);
-        ls_verdict_cause(&out->verdict,
-                         "model.train() turns frozen batch norms on again: they normalize by the "
-                         "batch, and their running statistics move");
-        ls_finding_blame(out, ls_calls_text(m.thawed, thawed_at),
-                         "call eval() of the frozen part again after each model.train()");
+        ls_finding_set(out, LS_FAIL, ls_calls_text(m.thawed, thawed_at),
+                       "model.train() turns frozen batch norms on again: they normalize by the "
+                       "batch, and their running statistics move",
+                       "call eval() of the frozen part again after each model.train()",
+                       "rank %d: %d norms of %s whose parameters are frozen, and that were put in "
+                       "eval mode, are in training mode where it is trained",
+                       rank, ls_event_int(m.thawed->json, thawed, 0), name);
     } else if (m.in_eval > 0 && dropout + norms > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, m.first->at, NULL,
+                       "if it is not meant: call model.train() before training (models that are "
+                       "loaded may come in eval mode)",
                        "rank %d: %s is trained in eval mode (%d of %d training forwards) without a "
                        "validation before: meant in fine-tuning with frozen norms",
                        rank, name, m.in_eval, m.forwards);
-        ls_finding_blame(out, m.first->at,
-                         "if it is not meant: call model.train() before training (models that are "
-                         "loaded may come in eval mode)");
     } else if (m.turned) {
         ls_finding_blame(out, m.turn->at,
                          "from here on norms are in eval mode while the model is trained: if they "
@@ -331,14 +325,13 @@ void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding 
     } else if (m.moved + m.stood == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no two steps have digests of the buffers");
     } else if (m.moved == 0 || m.model >= 0) {
-        ls_verdict_fail(&out->verdict,
-                        "the running statistics of model %d are the same after all of %d detailed "
-                        "steps, although all its norms are in training mode",
-                        m.model < 0 ? 0 : m.model, m.model < 0 ? m.stood : m.times);
-        ls_verdict_cause(&out->verdict, "running statistics do not move: momentum=0, which keeps "
-                                        "the first ones, or they are put back after each forward");
-        ls_finding_blame(out, m.at,
-                         "let batch norms update their running statistics, which eval mode uses");
+        ls_finding_set(out, LS_FAIL, m.at,
+                       "running statistics do not move: momentum=0, which keeps the first ones, or "
+                       "they are put back after each forward",
+                       "let batch norms update their running statistics, which eval mode uses",
+                       "the running statistics of model %d are the same after all of %d detailed "
+                       "steps, although all its norms are in training mode",
+                       m.model < 0 ? 0 : m.model, m.model < 0 ? m.stood : m.times);
     }
     ls_verdict_pass(&out->verdict, m.moved + m.stood,
                     "running statistics moved in %d of %d training steps", m.moved / trace->world,
@@ -375,12 +368,11 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
             "convert_sync_batchnorm converted %d modules, but the model that is trained "
             "has %d BatchNorm modules and no SyncBatchNorm",
             converted, local);
-        ls_verdict_cause(&out->verdict,
-                         "another model was converted than the one that is trained, or after it "
-                         "was wrapped");
-        ls_finding_blame(out, ls_event_text(call, at, ""),
-                         "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
-                         "DistributedDataParallel(model)");
+        ls_finding_explain(
+            out, ls_event_text(call, at, ""),
+            "another model was converted than the one that is trained, or after it was wrapped",
+            "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
+            "DistributedDataParallel(model)");
     }
     ls_verdict_pass(&out->verdict, synced + local,
                     "%d SyncBatchNorm modules in the model, %d others", synced, local);

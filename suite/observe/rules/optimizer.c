@@ -171,14 +171,13 @@ static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
         if (names.count == 0 || rank->step_count < idle_steps.value) {
             continue;
         }
-        ls_verdict_fail(&out->verdict,
-                        "an optimizer is never asked to step in %d steps of others, and %d of its "
-                        "parameters get gradients: %s",
-                        rank->step_count, names.count, ls_job_names_text(&names));
-        ls_verdict_cause(&out->verdict, "step() of one of several optimizers is missing: its "
-                                        "parameters are never trained");
-        ls_finding_blame(out, ls_event_text(event, at, ""),
-                         "call step() of this optimizer, too, or freeze its parameters");
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(event, at, ""),
+            "step() of one of several optimizers is missing: its parameters are never trained",
+            "call step() of this optimizer, too, or freeze its parameters",
+            "an optimizer is never asked to step in %d steps of others, and %d of its parameters "
+            "get gradients: %s",
+            rank->step_count, names.count, ls_job_names_text(&names));
         return true;
     }
     return false;
@@ -196,15 +195,13 @@ static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
     ls_event_each(name, ls_event_list(event, names)) {
         ls_job_add_name(&names, name->text);
     }
-    ls_verdict_fail(&out->verdict,
-                    "%d parameters get gradients and are in no optimizer, nor parameters of the "
-                    "model: %s",
-                    ls_event_int(event, count, 0), ls_job_names_text(&names));
-    ls_verdict_cause(&out->verdict, "layers are kept in a plain list or dict of a module: they are "
-                                    "never trained, each rank has its own, and no file has them");
-    ls_finding_blame(out, ls_event_text(event, at, ""),
-                     "keep layers in nn.ModuleList or nn.ModuleDict, parameters in "
-                     "nn.ParameterList");
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(event, at, ""),
+        "layers are kept in a plain list or dict of a module: they are never trained, each rank "
+        "has its own, and no file has them",
+        "keep layers in nn.ModuleList or nn.ModuleDict, parameters in nn.ParameterList",
+        "%d parameters get gradients and are in no optimizer, nor parameters of the model: %s",
+        ls_event_int(event, count, 0), ls_job_names_text(&names));
     return true;
 }
 
@@ -229,35 +226,32 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
                                        "requires_grad_(False)");
     } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace) &&
                ls_job_sharded(trace) == NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "%d parameters of an optimizer are of no model: no gradient "
-                        "of theirs is reduced",
-                        foreign);
-        ls_verdict_cause(&out->verdict, "outside DistributedDataParallel");
-        ls_finding_blame(out, foreign_at, "make them parameters of the wrapped model");
+        ls_finding_set(
+            out, LS_FAIL, foreign_at, "outside DistributedDataParallel",
+            "make them parameters of the wrapped model",
+            "%d parameters of an optimizer are of no model: no gradient of theirs is reduced",
+            foreign);
     } else if (c->moved.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "%d trainable parameters are in no group, and the script moves them "
-                       "itself: %s",
-                       c->moved.count, ls_job_names_text(&c->moved));
-        ls_finding_blame(out, at, "give them to an optimizer, unless the script steps them");
+        ls_finding_set(
+            out, LS_WEAK, at, NULL, "give them to an optimizer, unless the script steps them",
+            "%d trainable parameters are in no group, and the script moves them itself: %s",
+            c->moved.count, ls_job_names_text(&c->moved));
     } else if (c->idle.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "%d trainable parameters are in no group and got no "
-                       "gradient in detailed steps: %s",
-                       c->idle.count, ls_job_names_text(&c->idle));
-        ls_finding_blame(out, at, "freeze them with requires_grad_(False), or remove them");
+        ls_finding_set(
+            out, LS_WEAK, at, NULL, "freeze them with requires_grad_(False), or remove them",
+            "%d trainable parameters are in no group and got no gradient in detailed steps: %s",
+            c->idle.count, ls_job_names_text(&c->idle));
     } else if (c->other_model.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "a model gets gradients in %d parameters and no "
-                       "optimizer that holds them stepped: %s",
-                       c->other_model.count, ls_job_names_text(&c->other_model));
-        ls_finding_blame(out, at, "give them to an optimizer, or freeze them");
+        ls_finding_set(
+            out, LS_WEAK, at, NULL, "give them to an optimizer, or freeze them",
+            "a model gets gradients in %d parameters and no optimizer that holds them stepped: %s",
+            c->other_model.count, ls_job_names_text(&c->other_model));
     } else if (c->doubled.count > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "two optimizers step %d parameters in one step: %s",
-                       c->doubled.count, ls_job_names_text(&c->doubled));
-        ls_verdict_cause(&out->verdict, "two optimizers hold the same parameters: each step moves "
-                                        "them twice, by one gradient");
+        ls_finding_set(
+            out, LS_WEAK, "",
+            "two optimizers hold the same parameters: each step moves them twice, by one gradient",
+            NULL, "two optimizers step %d parameters in one step: %s", c->doubled.count,
+            ls_job_names_text(&c->doubled));
         const ls_event *second = ls_job_optimizer(&trace->rank[0], c->second);
         ls_finding_blame(out, ls_event_text(second, at, at),
                          "hold each parameter in one optimizer, unless one wraps the "
@@ -331,17 +325,16 @@ static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_o
                                 "%d",
                                 (long long)a->step->step, a->step->lr, b->step->lr, k);
                 if (built) {
-                    ls_verdict_cause(&out->verdict, "the optimizers are built with other rates");
-                    ls_finding_blame(out, ls_event_text(ls_job_optimizer(first, 0), at, ""),
-                                     "compute the rate from values that are equal on all ranks");
+                    ls_finding_explain(out, ls_event_text(ls_job_optimizer(first, 0), at, ""),
+                                       "the optimizers are built with other rates",
+                                       "compute the rate from values that are equal on all ranks");
                     return;
                 }
-                ls_verdict_cause(&out->verdict,
-                                 "the schedule follows a value of each rank's own, or "
-                                 "is stepped on some ranks only");
-                ls_finding_blame(out, call >= 0 ? a->call[call].at : "",
-                                 "step the schedule on all ranks alike; reduce a metric over all "
-                                 "ranks before ReduceLROnPlateau takes it");
+                ls_finding_explain(out, call >= 0 ? a->call[call].at : "",
+                                   "the schedule follows a value of each rank's own, or is stepped "
+                                   "on some ranks only",
+                                   "step the schedule on all ranks alike; reduce a metric over all "
+                                   "ranks before ReduceLROnPlateau takes it");
                 return;
             }
         }
@@ -407,9 +400,9 @@ static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_obse
                          "set the rate in one place: here or by the schedule");
         return;
     }
-    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
-    ls_finding_blame(out, schedule_place(rank, f->last),
-                     "make the schedule with the optimizer that steps, after it is final");
+    ls_finding_explain(out, schedule_place(rank, f->last),
+                       "the schedule was made for another optimizer",
+                       "make the schedule with the optimizer that steps, after it is final");
 }
 
 /* With several optimizers it is not known whose rate a schedule gives. */
@@ -464,13 +457,11 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
     if (checked < 2 || last == NULL) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "the optimizer of a %s never steps, and none of %d steps of others is at a "
-                    "rate that it gave",
-                    ls_event_text(last->json, class, "schedule"), checked);
-    ls_verdict_cause(&out->verdict, "the schedule was made for another optimizer");
-    ls_finding_blame(out, last->at,
-                     "make the schedule with the optimizer that steps, after it is final");
+    ls_finding_set(out, LS_FAIL, last->at, "the schedule was made for another optimizer",
+                   "make the schedule with the optimizer that steps, after it is final",
+                   "the optimizer of a %s never steps, and none of %d steps of others is at a rate "
+                   "that it gave",
+                   ls_event_text(last->json, class, "schedule"), checked);
 }
 
 /* The highest rate of the groups in a step; NaN: it has none. */

@@ -95,20 +95,18 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
                    (long long)step->step->step, n + 1, x, rank, y);
     if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
         strcmp(ls_calls_text(a, op), ls_calls_text(b, op)) == 0) {
-        ls_verdict_cause(&out->verdict,
-                         "the ranks come to the same call with other tensors: they go through them "
-                         "in another order (that of a set, say), or sizes depend on a rank's data");
-        ls_finding_blame(out, a->at,
-                         "go through tensors in one order on every rank, and send sizes that all "
-                         "ranks share");
+        ls_finding_explain(
+            out, a->at,
+            "the ranks come to the same call with other tensors: they go through them in another "
+            "order (that of a set, say), or sizes depend on a rank's data",
+            "go through tensors in one order on every rank, and send sizes that all ranks share");
         return;
     }
-    ls_verdict_cause(&out->verdict,
-                     "a collective depends on a value of the rank's own (its number, "
-                     "its data, its loss): the others wait for it for ever, or get "
-                     "the sum of different things");
-    ls_finding_blame(out, a != NULL ? a->at : b->at,
-                     "call the same collectives in the same order on every rank");
+    ls_finding_explain(
+        out, a != NULL ? a->at : b->at,
+        "a collective depends on a value of the rank's own (its number, its data, its loss): the "
+        "others wait for it for ever, or get the sum of different things",
+        "call the same collectives in the same order on every rank");
 }
 
 static bool is_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step)
@@ -533,14 +531,12 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
 {
     int all = t->twice + t->once;
     if (t->twice >= two_turns.value && t->twice >= most_turns.value * all) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %s.step() is called in two places between one optimizer.step() "
-                        "and the next, %d of %d times",
-                        rank, ls_calls_text(t->call, class), t->twice, all);
-        ls_verdict_cause(&out->verdict,
-                         "the schedule is stepped twice a step: it runs at twice its speed");
-        ls_finding_blame(out, t->call->at,
-                         "step the schedule in one place (a framework may do it already)");
+        ls_finding_set(out, LS_FAIL, t->call->at,
+                       "the schedule is stepped twice a step: it runs at twice its speed",
+                       "step the schedule in one place (a framework may do it already)",
+                       "rank %d: %s.step() is called in two places between one optimizer.step() "
+                       "and the next, %d of %d times",
+                       rank, ls_calls_text(t->call, class), t->twice, all);
     } else if (t->often >= two_turns.value && t->often >= most_turns.value * all) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "rank %d: a schedule is stepped %d times between one optimizer.step() and "
@@ -607,12 +603,12 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
             continue;
         }
         bool waits = ls_event_bool(event, stepped_if, false);
-        ls_verdict_set(&out->verdict, waits || passes < idle_passes.value ? LS_WEAK : LS_FAIL,
-                       "a %s is built and never stepped, in %lld steps and %d whole passes%s",
+        ls_finding_set(out, waits || passes < idle_passes.value ? LS_WEAK : LS_FAIL, "",
+                       "scheduler.step() is missing: the learning rate stays what the schedule's "
+                       "constructor made of it",
+                       NULL, "a %s is built and never stepped, in %lld steps and %d whole passes%s",
                        class, (long long)after, passes,
                        waits ? "; the script does so under a condition" : "");
-        ls_verdict_cause(&out->verdict, "scheduler.step() is missing: the learning rate stays what "
-                                        "the schedule's constructor made of it");
         ls_finding_blame(
             out, ls_event_text(event, at, ""),
             "call scheduler.step() after each step or epoch, as its length is counted");
@@ -633,12 +629,11 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         s.skipped += own.skipped;
         s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
         if (early != NULL && is_called_later(rank, early)) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: %s.step() before the first optimizer.step(): the first value "
-                            "of the schedule is never used",
-                            k, ls_calls_text(early, class));
-            ls_verdict_cause(&out->verdict, "scheduler.step() before optimizer.step()");
-            ls_finding_blame(out, early->at, "call scheduler.step() after optimizer.step()");
+            ls_finding_set(out, LS_FAIL, early->at, "scheduler.step() before optimizer.step()",
+                           "call scheduler.step() after optimizer.step()",
+                           "rank %d: %s.step() before the first optimizer.step(): the first value "
+                           "of the schedule is never used",
+                           k, ls_calls_text(early, class));
         }
     }
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {

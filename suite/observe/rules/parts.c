@@ -75,11 +75,11 @@ static void judge_parts(const ls_observe_trace *trace, int number, int k, const 
                          "give the sampler the whole data set, or leave the sampler away");
         return;
     }
-    ls_verdict_cause(&out->verdict, "the data are split differently on each rank: what one rank "
-                                    "holds back, another one trains on");
-    ls_finding_blame(out, ls_job_data_place(a, cut_at),
-                     "split alike everywhere: random_split(..., "
-                     "generator=torch.Generator().manual_seed(0))");
+    ls_finding_explain(
+        out, ls_job_data_place(a, cut_at),
+        "the data are split differently on each rank: what one rank holds back, another one trains "
+        "on",
+        "split alike everywhere: random_split(..., generator=torch.Generator().manual_seed(0))");
 }
 
 /* A DistributedSampler below a sampler that divides its batches again. */
@@ -98,14 +98,12 @@ static void judge_nested(const ls_observe_trace *trace, int number, const ls_eve
     if (!(count + batch < length)) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "pass %d: the ranks draw %g of %g samples: %s over a "
-                    "DistributedSampler",
-                    number, count, length, sampler_of(data));
-    ls_verdict_cause(&out->verdict, "the data are divided twice: by DistributedSampler, and by the "
-                                    "loader that was prepared again");
-    ls_finding_blame(out, ls_job_data_place(data, sampler_at),
-                     "leave DistributedSampler away where a library divides the loader");
+    ls_finding_set(out, LS_FAIL, ls_job_data_place(data, sampler_at),
+                   "the data are divided twice: by DistributedSampler, and by the loader that was "
+                   "prepared again",
+                   "leave DistributedSampler away where a library divides the loader",
+                   "pass %d: the ranks draw %g of %g samples: %s over a DistributedSampler", number,
+                   count, length, sampler_of(data));
 }
 
 /* ---- workers of a stream --------------------------------------------------------------------- */
@@ -130,15 +128,14 @@ static void judge_workers(int rank, const ls_event *data, int *streams, ls_obser
     if (fabs(more - wanted) > dropped.value * wanted) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: each sample of the stream comes %d times in a pass, and the loader "
-                    "has %d workers",
-                    rank, workers, workers);
-    ls_verdict_cause(&out->verdict, "every worker reads the whole stream: an IterableDataset is "
-                                    "not split among the workers");
-    ls_finding_blame(out, ls_job_data_place(data, built),
-                     "in __iter__, take every n-th sample: torch.utils.data.get_worker_info() "
-                     "says which worker of how many it is");
+    ls_finding_set(
+        out, LS_FAIL, ls_job_data_place(data, built),
+        "every worker reads the whole stream: an IterableDataset is not split among the workers",
+        "in __iter__, take every n-th sample: torch.utils.data.get_worker_info() says which worker "
+        "of how many it is",
+        "rank %d: each sample of the stream comes %d times in a pass, and the loader has %d "
+        "workers",
+        rank, workers, workers);
 }
 
 void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)

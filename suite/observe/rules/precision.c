@@ -190,21 +190,19 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
                         "itself",
                         p->half, p->forwards);
     } else if (isnan(distance)) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "no training forward was called under autocast and outputs are f32: "
-                       "whether forward opens autocast itself could not be seen");
-        ls_finding_blame(out, p->plain->at,
-                         "if forward does not do it itself: with torch.autocast(...) around it");
+        ls_finding_set(out, LS_WEAK, p->plain->at, NULL,
+                       "if forward does not do it itself: with torch.autocast(...) around it",
+                       "no training forward was called under autocast and outputs are f32: whether "
+                       "forward opens autocast itself could not be seen");
     } else if (distance < f32_products.value) {
         ls_verdict_fail(&out->verdict,
                         "a GradScaler is in use, but none of %d training forwards is under "
                         "autocast, and gradients are those of f32 (%.1e from FP64)",
                         p->forwards, distance);
         ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
-        ls_verdict_cause(&out->verdict,
-                         "autocast is missing around the forward, or is for another device type");
-        ls_finding_blame(out, p->plain->at,
-                         "with torch.autocast(device_type): around the forward and the loss");
+        ls_finding_explain(out, p->plain->at,
+                           "autocast is missing around the forward, or is for another device type",
+                           "with torch.autocast(device_type): around the forward and the loss");
     } else {
         ls_verdict_pass(&out->verdict, tensors,
                         "gradients are %.1e from FP64, as half products make them: forward opens "
@@ -216,14 +214,12 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
 static void judge_unscaled(const precision *p, ls_observe_finding *out)
 {
     bool wholly_half = p->f16_params > 0 && p->f16_params == p->params;
-    ls_verdict_set(&out->verdict, wholly_half ? LS_WEAK : LS_FAIL,
-                   "%d training forwards under f16 autocast, and no enabled GradScaler scaled a "
-                   "loss",
-                   p->f16);
-    ls_verdict_cause(&out->verdict, "f16 without a loss scale: gradients below 6e-8 become zero");
-    ls_finding_blame(out, p->cast->at,
-                     "scale the loss: torch.amp.GradScaler, scaler.scale(loss).backward(), "
-                     "scaler.step(optimizer), scaler.update(); or use bf16");
+    ls_finding_set(
+        out, wholly_half ? LS_WEAK : LS_FAIL, p->cast->at,
+        "f16 without a loss scale: gradients below 6e-8 become zero",
+        "scale the loss: torch.amp.GradScaler, scaler.scale(loss).backward(), "
+        "scaler.step(optimizer), scaler.update(); or use bf16",
+        "%d training forwards under f16 autocast, and no enabled GradScaler scaled a loss", p->f16);
 }
 
 /* The two branches of an accumulation, one of which forgot autocast. */
@@ -238,11 +234,11 @@ static bool judge_micro_steps(const precision *p, ls_observe_finding *out)
         return false;
     }
     const ls_call *bare = first ? p->synced : p->no_sync;
-    ls_verdict_fail(&out->verdict,
-                    "micro-steps %s no_sync() run under autocast, those %s it do not",
-                    first ? "in" : "outside", first ? "outside" : "in");
-    ls_verdict_cause(&out->verdict, "autocast around one of the two branches of the accumulation");
-    ls_finding_blame(out, bare->at, "put the same autocast around both forwards");
+    ls_finding_set(out, LS_FAIL, bare->at,
+                   "autocast around one of the two branches of the accumulation",
+                   "put the same autocast around both forwards",
+                   "micro-steps %s no_sync() run under autocast, those %s it do not",
+                   first ? "in" : "outside", first ? "outside" : "in");
     return true;
 }
 
@@ -267,15 +263,13 @@ static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding 
     if (first == NULL) {
         return false;
     }
-    ls_verdict_fail(&out->verdict,
-                    "%d of %d steps are taken within an autocast region that holds casts of "
-                    "earlier weights",
-                    stale, steps);
-    ls_verdict_cause(&out->verdict,
-                     "autocast stays open over steps: it casts each weight once until it ends, so "
-                     "that forwards go on with the weights of its first step");
-    ls_finding_blame(out, first->at,
-                     "open autocast in each step, around the forward and the loss alone");
+    ls_finding_set(
+        out, LS_FAIL, first->at,
+        "autocast stays open over steps: it casts each weight once until it ends, so that forwards "
+        "go on with the weights of its first step",
+        "open autocast in each step, around the forward and the loss alone",
+        "%d of %d steps are taken within an autocast region that holds casts of earlier weights",
+        stale, steps);
     return true;
 }
 
@@ -295,14 +289,12 @@ static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding
     if (own == NULL || p.autocast > 0 || p.half > 0 || p.forwards == 0) {
         return false;
     }
-    ls_verdict_fail(&out->verdict,
-                    "autocast is asked for %s, where no parameter is, and none of %d training "
-                    "forwards is under autocast",
-                    ls_event_text(own, device, "?"), p.forwards);
-    ls_verdict_cause(&out->verdict, "autocast for another device type: it does nothing, and the "
-                                    "model runs in f32");
-    ls_finding_blame(out, ls_event_text(own, at, ""),
-                     "torch.autocast(device_type=...) of the device that the model is on");
+    ls_finding_set(out, LS_FAIL, ls_event_text(own, at, ""),
+                   "autocast for another device type: it does nothing, and the model runs in f32",
+                   "torch.autocast(device_type=...) of the device that the model is on",
+                   "autocast is asked for %s, where no parameter is, and none of %d training "
+                   "forwards is under autocast",
+                   ls_event_text(own, device, "?"), p.forwards);
     return true;
 }
 
@@ -370,9 +362,10 @@ void ls_rules_precision_products(const ls_observe_trace *trace, ls_observe_findi
                         "FP64 in the median over parameters",
                         distance);
         ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
-        ls_verdict_cause(&out->verdict, "forward leaves autocast (enabled=False), or its inputs "
-                                        "and weights are of a type that autocast does not cast");
-        ls_finding_blame(out, p.cast->at, "let products run under autocast, with f32 weights");
+        ls_finding_explain(out, p.cast->at,
+                           "forward leaves autocast (enabled=False), or its inputs and weights are "
+                           "of a type that autocast does not cast",
+                           "let products run under autocast, with f32 weights");
     }
     ls_verdict_pass(&out->verdict, tensors,
                     "gradients are %.1e from FP64, as half products make them", distance);
@@ -431,12 +424,11 @@ void ls_rules_precision_loss(const ls_observe_trace *trace, ls_observe_finding *
     if (l.f16 > 0) {
         /* A mean of outputs (a critic's) in f16 only makes the scale fall once or twice. */
         bool wholly_half = p.half_params > 0 && p.half_params == p.params;
-        ls_verdict_set(&out->verdict, wholly_half || l.plain == l.f16 ? LS_WEAK : LS_FAIL,
-                       "rank %d, step %lld: the loss is f16, as %d of %d losses are", l.rank,
-                       l.step, l.f16, l.count);
-        ls_verdict_cause(&out->verdict,
-                         "a loss computed by hand from f16 outputs: its gradient cannot hold a "
-                         "scale of 65,536");
+        ls_finding_set(
+            out, wholly_half || l.plain == l.f16 ? LS_WEAK : LS_FAIL, "",
+            "a loss computed by hand from f16 outputs: its gradient cannot hold a scale of 65,536",
+            NULL, "rank %d, step %lld: the loss is f16, as %d of %d losses are", l.rank, l.step,
+            l.f16, l.count);
     }
     if (l.half != NULL) {
         ls_finding_blame(out, l.half->at, "compute the loss in f32: outputs.float()");
@@ -498,35 +490,32 @@ void ls_rules_precision_params(const ls_observe_trace *trace, ls_observe_finding
     }
     const char *at = text_of_model(trace, half->model, LS_TEXT_MEMBER(at));
     if (p.f16_params > 0 && p.scaled) {
-        ls_verdict_fail(&out->verdict,
-                        "%d of %d trainable parameters are f16 under a GradScaler: %.80s, ...",
-                        p.f16_params / trace->world, p.params / trace->world, half->name);
-        ls_verdict_cause(&out->verdict, "model.half() with a GradScaler: unscale_ refuses f16 "
-                                        "gradients (\"Attempting to unscale FP16 gradients\")");
-        ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
+        ls_finding_set(out, LS_FAIL, at,
+                       "model.half() with a GradScaler: unscale_ refuses f16 gradients "
+                       "(\"Attempting to unscale FP16 gradients\")",
+                       "keep parameters in f32 and let autocast cast them",
+                       "%d of %d trainable parameters are f16 under a GradScaler: %.80s, ...",
+                       p.f16_params / trace->world, p.params / trace->world, half->name);
     } else if (p.f16_params > 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, at,
+                       "parameters are held in f16 without f32 copies: small steps leave them as "
+                       "they are, and gradients have no loss scale",
+                       "keep parameters in f32 and let autocast cast them",
                        "%d of %d trainable parameters are f16 without f32 copies: updates below "
                        "half of their last digit are lost",
                        p.f16_params / trace->world, p.params / trace->world);
-        ls_verdict_cause(&out->verdict,
-                         "parameters are held in f16 without f32 copies: small steps leave them as "
-                         "they are, and gradients have no loss scale");
-        ls_finding_blame(out, at, "keep parameters in f32 and let autocast cast them");
     } else if (p.autocast > 0 && is_plain(&trace->rank[0])) {
         const char *cast = text_of_model(trace, half->model, LS_TEXT_MEMBER(cast_at));
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, cast[0] != '\0' ? cast : at,
+                       "the model itself is cast to bf16, not by autocast alone: an update below "
+                       "1/256 of a value is lost, and moments are in bf16",
+                       "keep parameters in f32 and let autocast cast them",
                        "%d of %d trainable parameters are bf16 under autocast, and %.60s keeps no "
                        "copies in f32",
                        p.half_params / trace->world, p.params / trace->world,
                        ls_event_text(ls_job_optimizer(&trace->rank[0], 0), class,
                                      "the "
                                      "optimizer"));
-        ls_verdict_cause(&out->verdict,
-                         "the model itself is cast to bf16, not by autocast alone: an update below "
-                         "1/256 of a value is lost, and moments are in bf16");
-        ls_finding_blame(out, cast[0] != '\0' ? cast : at,
-                         "keep parameters in f32 and let autocast cast them");
     } else {
         ls_finding_blame(out, at,
                          "trainable parameters are bf16: an update below 1/256 of a value is lost "

@@ -44,19 +44,16 @@ static void judge_pass(int rank, const ls_event *data, int *compared, ls_observe
             if (name == NULL || number_of(a) == number_of(b)) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "rank %d, pass %d: workers %d and %d draw the same random numbers "
-                            "(%.60s)",
-                            rank, ls_event_int(data, pass, 0), number_of(a), number_of(b), name);
-            ls_verdict_cause(&out->verdict, "%s",
-                             is_global(name)
-                                 ? "all workers are seeded alike (worker_init_fn, or a seed in the "
-                                   "data set): their samples are changed in the same way"
-                                 : "the data set has a generator of its own, of which each worker "
-                                   "has a copy: their samples are changed in the same way");
-            ls_finding_blame(out, ls_job_data_place(data, built),
-                             "seed each worker by torch.initial_seed(), which differs between "
-                             "workers and passes");
+            ls_finding_set(
+                out, LS_FAIL, ls_job_data_place(data, built),
+                is_global(name) ? "all workers are seeded alike (worker_init_fn, or a seed in the "
+                                  "data set): their samples are changed in the same way"
+                                : "the data set has a generator of its own, of which each worker "
+                                  "has a copy: their samples are changed in the same way",
+                "seed each worker by torch.initial_seed(), which differs between workers and "
+                "passes",
+                "rank %d, pass %d: workers %d and %d draw the same random numbers (%.60s)", rank,
+                ls_event_int(data, pass, 0), number_of(a), number_of(b), name);
         }
     }
 }
@@ -72,20 +69,18 @@ static void judge_passes(int rank, const ls_event *before, const ls_event *data,
             if (name == NULL || !ls_verdict_good(out->verdict.code)) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: worker %d draws in pass %d the random numbers of pass %d "
-                            "(%.60s)",
-                            rank, number_of(a), ls_event_int(data, pass, 0),
-                            ls_event_int(before, pass, 0), name);
+            ls_finding_set(
+                out, LS_FAIL, ls_job_data_place(data, built), NULL,
+                "seed each worker by torch.initial_seed(), which differs between workers and "
+                "passes",
+                "rank %d: worker %d draws in pass %d the random numbers of pass %d (%.60s)", rank,
+                number_of(a), ls_event_int(data, pass, 0), ls_event_int(before, pass, 0), name);
             ls_verdict_cause(&out->verdict,
                              "the workers begin each pass with the same %s: samples are changed in "
                              "the same way in every epoch",
                              is_global(name) ? "seed"
                                              : "state of the data set's own generator, which they "
                                                "get as the process has it");
-            ls_finding_blame(out, ls_job_data_place(data, built),
-                             "seed each worker by torch.initial_seed(), which differs between "
-                             "workers and passes");
         }
     }
 }

@@ -369,11 +369,10 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         forwards += ls_calls_is_training(call) && syncs ? call->times : 0;
     }
     if (first != NULL && ls_calls_flag(last, sync) == 0) {
-        ls_verdict_cause(&out->verdict,
-                         "no_sync() around the last backward of the step: what comes after the "
-                         "reduction stays on its rank");
-        ls_finding_blame(out, ls_mean_unreduced_no_sync(step, last->at),
-                         "leave no_sync() for the last micro-step, not for another one");
+        ls_finding_explain(out, ls_mean_unreduced_no_sync(step, last->at),
+                           "no_sync() around the last backward of the step: what comes after the "
+                           "reduction stays on its rank",
+                           "leave no_sync() for the last micro-step, not for another one");
     } else if (forwards > 0 && synced > forwards) {
         ls_verdict_cause(&out->verdict,
                          "%d backward passes of %d forwards: DistributedDataParallel reduces with "
@@ -452,9 +451,9 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
                                 out);
         return;
     case GUESS_LEFT:
-        ls_verdict_cause(&out->verdict,
-                         "left over: the gradient of the step before is still in it");
-        ls_finding_blame(out, backward, "call zero_grad() once a step, before its first backward");
+        ls_finding_explain(out, backward,
+                           "left over: the gradient of the step before is still in it",
+                           "call zero_grad() once a step, before its first backward");
         return;
     case GUESS_LAST:
         ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",

@@ -78,21 +78,22 @@ static void fail_start(const ls_observe_trace *trace, const ls_event *model, int
                     rank, names->count, ls_event_text(model, name, "the model"),
                     ls_job_names_text(names));
     if (ddp) {
-        ls_verdict_cause(&out->verdict, "DistributedDataParallel did not send these from rank 0: "
-                                        "they are on its list of parameters to ignore, or its "
-                                        "first synchronisation was switched off");
-        ls_finding_blame(out, at, "let DistributedDataParallel send all parameters at its start");
+        ls_finding_explain(
+            out, at,
+            "DistributedDataParallel did not send these from rank 0: they are on its list of "
+            "parameters to ignore, or its first synchronisation was switched off",
+            "let DistributedDataParallel send all parameters at its start");
     } else if (ls_trace_is_ddp(trace)) {
-        ls_verdict_cause(&out->verdict,
-                         "this model is outside DistributedDataParallel, and each rank drew its "
-                         "values from a seed of its own");
-        ls_finding_blame(out, at, "wrap this model in DistributedDataParallel, too");
+        ls_finding_explain(out, at,
+                           "this model is outside DistributedDataParallel, and each rank drew its "
+                           "values from a seed of its own",
+                           "wrap this model in DistributedDataParallel, too");
     } else {
-        ls_verdict_cause(&out->verdict, "no DistributedDataParallel, and each rank drew its values "
-                                        "from a seed of its own");
-        ls_finding_blame(out, at,
-                         "wrap the model in DistributedDataParallel, or give all ranks "
-                         "the same start and reduce the gradients");
+        ls_finding_explain(
+            out, at,
+            "no DistributedDataParallel, and each rank drew its values from a seed of its own",
+            "wrap the model in DistributedDataParallel, or give all ranks the same start and "
+            "reduce the gradients");
     }
 }
 
@@ -110,18 +111,17 @@ static bool fail_start_by_hand(const ls_observe_trace *trace, const ls_event *mo
     }
     int64_t at = ls_by_hand_split(trace, &hand, last > 0 ? last - 1 : 0, "param", &names);
     if (at != 0) {
-        ls_verdict_fail(&out->verdict,
-                        "the ranks step by one gradient and hold other values, from the start up "
-                        "to step %lld, in %d of %d tensors: %s",
-                        (long long)at, names.count, hand.common, ls_job_names_text(&names));
+        ls_finding_set(out, LS_FAIL, ls_event_text(model, at, ""), NULL,
+                       "broadcast parameters and buffers from rank 0 before the first step, or "
+                       "seed all ranks alike while the model is built",
+                       "the ranks step by one gradient and hold other values, from the start up to "
+                       "step %lld, in %d of %d tensors: %s",
+                       (long long)at, names.count, hand.common, ls_job_names_text(&names));
         ls_verdict_cause(&out->verdict,
                          "the script reduces gradients by hand (%.80s), each rank drew its "
                          "parameters from a seed of its own, and no rank's were sent to the "
                          "others: the gradients of different models are averaged",
                          hand.at[0] != '\0' ? hand.at : "between backward and step");
-        ls_finding_blame(out, ls_event_text(model, at, ""),
-                         "broadcast parameters and buffers from rank 0 before the first step, or "
-                         "seed all ranks alike while the model is built");
     }
     ls_by_hand_free(&hand);
     return at != 0;
@@ -369,10 +369,10 @@ static void fail_step(const ls_observe_trace *trace, const compared *c, ls_split
         ls_finding_blame(out, ls_event_text(plain, at, ""),
                          "make this module a part of the model that is wrapped, or wrap it, too");
     } else if (plain != NULL && !ls_trace_is_ddp(trace)) {
-        ls_verdict_cause(&out->verdict, "no model is wrapped in DistributedDataParallel: each rank "
-                                        "trains its own");
-        ls_finding_blame(out, ls_event_text(plain, at, ""),
-                         "wrap the model in DistributedDataParallel");
+        ls_finding_explain(
+            out, ls_event_text(plain, at, ""),
+            "no model is wrapped in DistributedDataParallel: each rank trains its own",
+            "wrap the model in DistributedDataParallel");
     } else {
         blame(trace, at, &samples, what, out);
     }
@@ -582,10 +582,10 @@ static void judge_first_buffers(const ls_observe_trace *trace, int *compared,
             }
             *compared += ls_event_count(ls_event_list(first, buffers));
             if (names.count > 0) {
-                ls_verdict_fail(&out->verdict, "rank %d starts with other buffers than rank 0: %s",
-                                k, ls_job_names_text(&names));
-                ls_finding_blame(out, ls_event_text(first, at, ""),
-                                 "let DistributedDataParallel send these buffers at its start");
+                ls_finding_set(out, LS_FAIL, ls_event_text(first, at, ""), NULL,
+                               "let DistributedDataParallel send these buffers at its start",
+                               "rank %d starts with other buffers than rank 0: %s", k,
+                               ls_job_names_text(&names));
             }
         }
     }

@@ -235,14 +235,13 @@ static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer
     }
     const char *set = ls_event_text(optimizer, set_at, "");
     /* a warm-up again after each start may also be meant */
-    ls_verdict_set(&out->verdict, LS_WEAK,
+    ls_finding_set(out, LS_WEAK, set[0] != '\0' ? set : c.step->at,
+                   "the rate's course begins anew: it is computed from a count of this process, "
+                   "not from the one that the file holds",
+                   "compute the rate from the restored count of steps",
                    "rank %d: the file has the rate %g and %.30s %g; the first step after it was "
                    "loaded uses %g, and the rate climbs in %d steps",
                    k, file, ls_event_key(count), count->number, c.first, c.rises + 1);
-    ls_verdict_cause(&out->verdict, "the rate's course begins anew: it is computed from a count of "
-                                    "this process, not from the one that the file holds");
-    ls_finding_blame(out, set[0] != '\0' ? set : c.step->at,
-                     "compute the rate from the restored count of steps");
 }
 
 void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_observe_finding *out)

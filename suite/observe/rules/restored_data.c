@@ -132,14 +132,13 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
         strcmp(ls_event_text(now, order, ""), ls_event_text(before, order, "")) != 0) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "the first pass has the order of pass %d of the job that wrote %.100s, which "
-                    "was whole by then",
-                    ls_job_count(before, pass) + 1, path);
-    ls_verdict_cause(&out->verdict, "the job goes on with the epoch that the file ended with: it "
-                                    "is trained on twice");
-    ls_finding_blame(out, ls_event_text(load, at, ""),
-                     "save epoch + 1, or begin with the epoch after the file's");
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(load, at, ""),
+        "the job goes on with the epoch that the file ended with: it is trained on twice",
+        "save epoch + 1, or begin with the epoch after the file's",
+        "the first pass has the order of pass %d of the job that wrote %.100s, which was whole by "
+        "then",
+        ls_job_count(before, pass) + 1, path);
 }
 
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -73,15 +73,13 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
             }
             files++;
             if (scaled && !ls_saved_checkpoint_has(trace, ls_saved_step(save), "scaler")) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d, step %lld: %.120s holds the optimizer, but not the "
-                                "scaler that is in use",
-                                k, (long long)ls_saved_step(save), ls_event_text(save, path, ""));
-                ls_verdict_cause(&out->verdict,
-                                 "scaler.state_dict() is not saved: a job that goes on starts with "
-                                 "the first scale and skips steps");
-                ls_finding_blame(out, ls_event_text(save, at, ""),
-                                 "add \"scaler\": scaler.state_dict() to the checkpoint");
+                ls_finding_set(out, LS_FAIL, ls_event_text(save, at, ""),
+                               "scaler.state_dict() is not saved: a job that goes on starts with "
+                               "the first scale and skips steps",
+                               "add \"scaler\": scaler.state_dict() to the checkpoint",
+                               "rank %d, step %lld: %.120s holds the optimizer, but not the scaler "
+                               "that is in use",
+                               k, (long long)ls_saved_step(save), ls_event_text(save, path, ""));
             }
         }
     }
@@ -115,15 +113,14 @@ static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding
         }
         ls_event_each(save, ls_trace_events(rank, save)) {
             if (ls_saved_has(save, "model") && ls_saved_has(save, "epoch")) {
-                ls_verdict_set(&out->verdict, LS_WEAK,
+                ls_finding_set(out, LS_WEAK, ls_event_text(save, at, ""),
+                               "optimizer.state_dict() is not saved: a job that goes on begins "
+                               "without its moments",
+                               "add \"optimizer\": optimizer.state_dict() where a job is to go on "
+                               "from the file: its moments would begin at 0",
                                "%.120s holds a model and its epoch, and no file holds the "
                                "optimizer: enough to evaluate, not to go on",
                                ls_event_text(save, path, ""));
-                ls_verdict_cause(&out->verdict, "optimizer.state_dict() is not saved: a job that "
-                                                "goes on begins without its moments");
-                ls_finding_blame(out, ls_event_text(save, at, ""),
-                                 "add \"optimizer\": optimizer.state_dict() where a job is to go "
-                                 "on from the file: its moments would begin at 0");
                 return;
             }
         }
@@ -161,15 +158,14 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
             continue;
         }
         if ((taken == 0 && unexpected > 0) || 2 * renamed > params) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: load_state_dict found %d of the %d parameters, and %d names "
-                            "that the model does not have",
-                            k, taken, params, unexpected);
-            ls_verdict_cause(&out->verdict, "names with \"module.\" (or another prefix) and "
-                                            "without it, and strict=False: nothing is loaded");
-            ls_finding_blame(out, at,
-                             "load with strict=True, into model.module where the names have no "
-                             "\"module.\"");
+            ls_finding_set(
+                out, LS_FAIL, at,
+                "names with \"module.\" (or another prefix) and without it, and strict=False: "
+                "nothing is loaded",
+                "load with strict=True, into model.module where the names have no \"module.\"",
+                "rank %d: load_state_dict found %d of the %d parameters, and %d names that the "
+                "model does not have",
+                k, taken, params, unexpected);
             return;
         }
         int64_t step = ls_saved_step(restore);
@@ -403,16 +399,14 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
     }
     const char *built = ls_event_text(found.bare, at, "");
     if (own != NULL && (found.with == 0 || count_states(rank) >= found.with + found.without)) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: an optimizer's state was loaded, and optimizer %d (%.60s) begins "
-                        "without any",
-                        k, ls_event_int(found.bare, optimizer, 0),
-                        ls_event_text(found.bare, class, ""));
+        ls_finding_set(
+            out, LS_FAIL, built, NULL, "call load_state_dict on the optimizer that steps",
+            "rank %d: an optimizer's state was loaded, and optimizer %d (%.60s) begins without any",
+            k, ls_event_int(found.bare, optimizer, 0), ls_event_text(found.bare, class, ""));
         ls_verdict_cause(&out->verdict, found.with == 0
                                             ? "the optimizer that steps is not the one whose state "
                                               "was loaded: it was built afterwards"
                                             : "the state of one of several optimizers is loaded");
-        ls_finding_blame(out, built, "call load_state_dict on the optimizer that steps");
         return;
     }
     const char *evidence = evidence_of(rank);
@@ -423,7 +417,9 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
     }
     ls_observe_finding one = {0};
     bool other = file != NULL && is_another_kind(file, found.bare);
-    ls_verdict_set(&one.verdict, other ? LS_WEAK : LS_FAIL,
+    ls_finding_set(&one, other ? LS_WEAK : LS_FAIL, ls_event_text(load, at, ""), NULL,
+                   file != NULL ? "call optimizer.load_state_dict(checkpoint[...])"
+                                : "save optimizer.state_dict() with the model, and load both",
                    "rank %d: the job goes on with %s, and its optimizer (%.60s) begins without "
                    "state; %.100s %s",
                    k, evidence, ls_event_text(found.bare, class, ""), ls_event_text(load, path, ""),
@@ -433,9 +429,6 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
     ls_verdict_cause(&one.verdict, file != NULL ? "optimizer.load_state_dict is not called"
                                                 : "the file that the job goes on from has no "
                                                   "optimizer.state_dict()");
-    ls_finding_blame(&one, ls_event_text(load, at, ""), "%s",
-                     file != NULL ? "call optimizer.load_state_dict(checkpoint[...])"
-                                  : "save optimizer.state_dict() with the model, and load both");
     ls_finding_guess(out, &one);
 }
 
@@ -456,14 +449,13 @@ static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *
         other = ls_event_int(restore, like, -1) >= 0 ? restore : other;
     }
     if (other != NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: weights were loaded into a model that is not trained, and none "
-                        "into model %d, which has the same parameters",
-                        k, ls_event_int(other, like, 0));
-        ls_verdict_cause(&out->verdict, "the model that is trained is not the one that was loaded: "
-                                        "it was built or copied before");
-        ls_finding_blame(out, ls_event_text(other, at, ""),
-                         "load the weights into the model that is wrapped and trained");
+        ls_finding_set(out, LS_FAIL, ls_event_text(other, at, ""),
+                       "the model that is trained is not the one that was loaded: it was built or "
+                       "copied before",
+                       "load the weights into the model that is wrapped and trained",
+                       "rank %d: weights were loaded into a model that is not trained, and none "
+                       "into model %d, which has the same parameters",
+                       k, ls_event_int(other, like, 0));
     }
 }
 
@@ -489,20 +481,17 @@ static void judge_scaler(const ls_observe_rank *rank, int k, ls_observe_finding 
     }
     if (own != NULL && ls_event_int(own, which, -1) >= 0 &&
         !is_used(rank, ls_event_int(own, which, -1))) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: a scaler's state was loaded, and another scaler is used", k);
-        ls_verdict_cause(&out->verdict, "the GradScaler was built anew after load_state_dict, or "
-                                        "was not enabled when it was called");
-        ls_finding_blame(out, ls_event_text(own, at, ""),
-                         "call load_state_dict on the scaler that scales the losses");
+        ls_finding_set(out, LS_FAIL, ls_event_text(own, at, ""),
+                       "the GradScaler was built anew after load_state_dict, or was not enabled "
+                       "when it was called",
+                       "call load_state_dict on the scaler that scales the losses",
+                       "rank %d: a scaler's state was loaded, and another scaler is used", k);
     } else if (own == NULL && load != NULL && restored(rank, "optimizer") != NULL) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %.120s holds a scaler, and the job goes on from its optimizer "
-                        "without it",
-                        k, ls_event_text(load, path, ""));
-        ls_verdict_cause(&out->verdict, "scaler.load_state_dict is not called");
-        ls_finding_blame(out, ls_event_text(load, at, ""),
-                         "call scaler.load_state_dict(checkpoint[...])");
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(load, at, ""), "scaler.load_state_dict is not called",
+            "call scaler.load_state_dict(checkpoint[...])",
+            "rank %d: %.120s holds a scaler, and the job goes on from its optimizer without it", k,
+            ls_event_text(load, path, ""));
     }
 }
 
@@ -547,18 +536,17 @@ static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_findin
     if (!(file >= 1 && own <= file)) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: the schedule in %.120s stands at %g, and the job's own at %g after "
-                    "its first step",
-                    k, ls_event_text(load, path, ""), file, own);
+    ls_finding_set(
+        out, LS_FAIL, restored(rank, "schedule") != NULL ? call->at : ls_event_text(load, at, ""),
+        NULL, "call schedule.load_state_dict(checkpoint[...]) on the schedule that steps",
+        "rank %d: the schedule in %.120s stands at %g, and the job's own at %g after its first "
+        "step",
+        k, ls_event_text(load, path, ""), file, own);
     ls_verdict_cause(&out->verdict,
                      restored(rank, "schedule") != NULL
                          ? "the schedule that steps is not the one whose state was loaded: it was "
                            "built afterwards"
                          : "the schedule's load_state_dict is not called: the rate begins anew");
-    ls_finding_blame(out,
-                     restored(rank, "schedule") != NULL ? call->at : ls_event_text(load, at, ""),
-                     "call schedule.load_state_dict(checkpoint[...]) on the schedule that steps");
 }
 
 /* ---- the epoch ------------------------------------------------------------------------------- */
@@ -612,17 +600,16 @@ static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *
         }
         LS_TEXT(file, 60, "%.30s %g in the next file", ls_event_key(number),
                 own == NULL ? NAN : own->number);
-        ls_verdict_fail(&out->verdict, "rank %d: the job goes on from %.100s with %.30s %g, and %s",
-                        k, ls_event_text(load, path, ""), ls_event_key(number), number->number,
-                        anew ? file : "its sampler draws the order of epoch 0");
-        ls_verdict_cause(&out->verdict, "%s",
-                         anew ? "the epoch of the file is not taken up: the job counts from the "
-                                "first one again, and its sampler and schedule with it"
-                              : "set_epoch is not called with the epoch that the job goes on with: "
-                                "batches of the first epochs come again in their order");
-        ls_finding_blame(out, ls_event_text(anew ? load : data, at, ""),
-                         "begin the loop at the epoch after the file's, and call "
-                         "sampler.set_epoch(epoch) in it");
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(anew ? load : data, at, ""),
+            anew ? "the epoch of the file is not taken up: the job counts from the first one "
+                   "again, and its sampler and schedule with it"
+                 : "set_epoch is not called with the epoch that the job goes on with: batches of "
+                   "the first epochs come again in their order",
+            "begin the loop at the epoch after the file's, and call sampler.set_epoch(epoch) in it",
+            "rank %d: the job goes on from %.100s with %.30s %g, and %s", k,
+            ls_event_text(load, path, ""), ls_event_key(number), number->number,
+            anew ? file : "its sampler draws the order of epoch 0");
         return;
     }
 }

@@ -105,15 +105,13 @@ static const char *explain(const machine *m, bool overflow, double next)
 static void fail_update(const ls_calls *calls, int rank, const machine *m, bool overflow,
                         double next, ls_observe_finding *out)
 {
-    ls_verdict_fail(&out->verdict,
-                    "rank %d, step %lld: scale %g, then %g after a step %s an infinity; expected "
-                    "%g (growth %g after %d clean steps, backoff %g)",
-                    rank, ls_calls_step(calls), m->scale, next, overflow ? "with" : "without",
-                    m->next, m->growth, m->interval, m->backoff);
-    ls_verdict_cause(&out->verdict, "%s", explain(m, overflow, next));
-    ls_finding_blame(out, calls->call->at,
-                     "use torch.amp.GradScaler as it is: call update() once after the steps, "
-                     "without a scale of your own, and do not change its fields");
+    ls_finding_set(out, LS_FAIL, calls->call->at, explain(m, overflow, next),
+                   "use torch.amp.GradScaler as it is: call update() once after the steps, without "
+                   "a scale of your own, and do not change its fields",
+                   "rank %d, step %lld: scale %g, then %g after a step %s an infinity; expected %g "
+                   "(growth %g after %d clean steps, backoff %g)",
+                   rank, ls_calls_step(calls), m->scale, next, overflow ? "with" : "without",
+                   m->next, m->growth, m->interval, m->backoff);
 }
 
 /* One update against the machine; false: it does not follow. */
@@ -250,10 +248,9 @@ static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machin
             return true;
         }
         if (!check_step(&step, &m, least, most, sum)) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d, step %lld, loss %d: scale %g, then %g; expected %g", number,
-                            (long long)step.step, loss, m.scale, sum->scale, m.next);
-            ls_verdict_cause(&out->verdict, "%s", explain(&m, step.skipped, sum->scale));
+            ls_finding_set(out, LS_FAIL, "", explain(&m, step.skipped, sum->scale), NULL,
+                           "rank %d, step %lld, loss %d: scale %g, then %g; expected %g", number,
+                           (long long)step.step, loss, m.scale, sum->scale, m.next);
             return false;
         }
     }
@@ -275,12 +272,12 @@ static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_fin
         const bool wanted[2] = {lost[0] || lost[1], lost[1]};
         for (int n = 0; n < 2; n++) {
             if (skipped[n] != wanted[n]) {
-                ls_verdict_fail(&out->verdict, "rank %d, step %lld: optimizer %d %s", number,
-                                (long long)rank->step[i].step->step, n,
-                                skipped[n] ? "skips, and no loss of its own overflowed"
-                                           : "steps, and a loss of its own overflowed");
-                ls_verdict_cause(&out->verdict,
-                                 "an overflow makes other optimizers skip than those of its block");
+                ls_finding_set(out, LS_FAIL, "",
+                               "an overflow makes other optimizers skip than those of its block",
+                               NULL, "rank %d, step %lld: optimizer %d %s", number,
+                               (long long)rank->step[i].step->step, n,
+                               skipped[n] ? "skips, and no loss of its own overflowed"
+                                          : "steps, and a loss of its own overflowed");
                 return false;
             }
         }
@@ -327,11 +324,10 @@ static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_fin
                 return;
             }
             if (!check_step(step, &m, least, most, sum)) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d, step %lld: scale %g, then %g, %s; expected %g", k,
-                                (long long)step->step, m.scale, sum->scale,
-                                step->skipped ? "skipped" : "taken", m.next);
-                ls_verdict_cause(&out->verdict, "%s", explain(&m, step->skipped, sum->scale));
+                ls_finding_set(out, LS_FAIL, "", explain(&m, step->skipped, sum->scale), NULL,
+                               "rank %d, step %lld: scale %g, then %g, %s; expected %g", k,
+                               (long long)step->step, m.scale, sum->scale,
+                               step->skipped ? "skipped" : "taken", m.next);
                 return;
             }
         }
@@ -385,21 +381,21 @@ static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_fi
     count->taken += stepped == 1 ? call->times : 0;
     count->skipped += stepped == 0 ? call->times : 0;
     if (found == 1 && stepped == 1) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d, step %lld: the optimizer stepped although its gradients hold an "
-                        "infinity or a NaN",
-                        rank, ls_calls_step(calls));
-        ls_verdict_cause(&out->verdict, "a scaler of the script's own steps on infinite gradients");
-        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+        ls_finding_set(out, LS_FAIL, call->at,
+                       "a scaler of the script's own steps on infinite gradients",
+                       "let GradScaler.step decide whether to step",
+                       "rank %d, step %lld: the optimizer stepped although its gradients hold an "
+                       "infinity or a NaN",
+                       rank, ls_calls_step(calls));
     }
     if (found == 0 && stepped == 0) {
-        ls_verdict_fail(&out->verdict,
-                        "rank %d, step %lld: the scaler skipped the step although no gradient is "
-                        "infinite",
-                        rank, ls_calls_step(calls));
-        ls_verdict_cause(&out->verdict, "a step of the script's own replaced GradScaler.step or "
-                                        "the optimizer's, and does nothing");
-        ls_finding_blame(out, call->at, "let GradScaler.step decide whether to step");
+        ls_finding_set(
+            out, LS_FAIL, call->at,
+            "a step of the script's own replaced GradScaler.step or the optimizer's, and does "
+            "nothing",
+            "let GradScaler.step decide whether to step",
+            "rank %d, step %lld: the scaler skipped the step although no gradient is infinite",
+            rank, ls_calls_step(calls));
     }
 }
 
@@ -414,14 +410,12 @@ static void check_outside(ls_calls *calls, int rank, skips *count, ls_observe_fi
     if (own->found != 1) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d, step %lld: optimizer.step() on gradients in which unscale_ had found "
-                    "an infinity or a NaN",
-                    rank, ls_calls_step(calls));
-    ls_verdict_cause(&out->verdict, "the optimizer steps outside the scaler, which would have "
-                                    "skipped the step");
-    ls_finding_blame(out, calls->call->at,
-                     "call scaler.step(optimizer) in place of optimizer.step()");
+    ls_finding_set(out, LS_FAIL, calls->call->at,
+                   "the optimizer steps outside the scaler, which would have skipped the step",
+                   "call scaler.step(optimizer) in place of optimizer.step()",
+                   "rank %d, step %lld: optimizer.step() on gradients in which unscale_ had found "
+                   "an infinity or a NaN",
+                   rank, ls_calls_step(calls));
 }
 
 /* An update after an infinity that unscale_ found, and no step was asked for. */
@@ -495,15 +489,15 @@ static void fail_change(const ls_observe_rank *rank, int number, int i, const ch
 {
     const ls_observe_step *step = &rank->step[i];
     int call = ls_trace_find(step, LS_CALL_SCALER_STEP, 0);
-    ls_verdict_fail(&out->verdict, "rank %d, step %lld was skipped, but %s changed", number,
-                    (long long)step->step->step, what);
+    ls_finding_set(out, LS_FAIL, call >= 0 ? step->call[call].at : "", NULL,
+                   "change parameters and state only in steps that were taken: compare "
+                   "scaler.get_scale() before and after update()",
+                   "rank %d, step %lld was skipped, but %s changed", number,
+                   (long long)step->step->step, what);
     ls_verdict_cause(&out->verdict,
                      "something else than the optimizer changes %s in every step, whether it was "
                      "skipped or not",
                      what);
-    ls_finding_blame(out, call >= 0 ? step->call[call].at : "",
-                     "change parameters and state only in steps that were taken: compare "
-                     "scaler.get_scale() before and after update()");
 }
 
 static void check_digests(const ls_observe_trace *trace, int number, skips *count,
@@ -541,12 +535,10 @@ static void check_losses(const ls_observe_trace *trace, ls_observe_finding *out)
         for (int i = 0; i < rank->step_count && dynamic; i++) {
             const ls_record_step *step = &rank->step[i];
             if (step->loss_lost && step->skip_given && !step->skipped) {
-                ls_verdict_fail(&out->verdict,
-                                "rank %d, step %lld was taken although its loss is infinite or no "
-                                "number",
-                                k, (long long)step->step);
-                ls_verdict_cause(&out->verdict, "the check of gradients misses an infinity or a "
-                                                "NaN");
+                ls_finding_set(
+                    out, LS_FAIL, "", "the check of gradients misses an infinity or a NaN", NULL,
+                    "rank %d, step %lld was taken although its loss is infinite or no number", k,
+                    (long long)step->step);
                 return;
             }
         }
@@ -685,21 +677,21 @@ static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *
         ls_finding_blame(out, restore_place(&trace->rank[restored ? 0 : rank], "scaler", call->at),
                          "call scaler.load_state_dict on every rank");
     } else if (strstr(text, "found_inf") != NULL && early_unscale(&trace->rank[0]) != NULL) {
-        ls_verdict_cause(&out->verdict,
-                         "each rank looks for infinities in gradients of its own: unscale_ comes "
-                         "before the script reduces them, and one rank skips where another steps "
-                         "by an infinity");
-        ls_finding_blame(out, early_unscale(&trace->rank[0])->at, "%s", late_advice);
+        ls_finding_explain(
+            out, early_unscale(&trace->rank[0])->at,
+            "each rank looks for infinities in gradients of its own: unscale_ comes before the "
+            "script reduces them, and one rank skips where another steps by an infinity",
+            late_advice);
     } else if (strstr(text, "found_inf") != NULL) {
-        ls_verdict_cause(&out->verdict, "each rank looks for infinities in gradients of its own: "
-                                        "they are not reduced, or unscaled before they are");
-        ls_finding_blame(out, call->at,
-                         "unscale after the last backward of the step, outside no_sync(), and "
-                         "leave all parameters to DistributedDataParallel");
+        ls_finding_explain(out, call->at,
+                           "each rank looks for infinities in gradients of its own: they are not "
+                           "reduced, or unscaled before they are",
+                           "unscale after the last backward of the step, outside no_sync(), and "
+                           "leave all parameters to DistributedDataParallel");
     } else {
-        ls_verdict_cause(&out->verdict, "the script calls the scaler depending on a value of the "
-                                        "rank's own");
-        ls_finding_blame(out, call->at, "make the same calls of the scaler on every rank");
+        ls_finding_explain(out, call->at,
+                           "the script calls the scaler depending on a value of the rank's own",
+                           "make the same calls of the scaler on every rank");
     }
 }
 
@@ -741,12 +733,11 @@ static void compare_steps(const ls_observe_trace *trace, int rank, int *compared
         ++*compared;
         if (a->loss_scale != b->loss_scale || a->skipped != b->skipped ||
             (!isnan(a->loss_scale_next) && a->loss_scale_next != b->loss_scale_next)) {
-            ls_verdict_fail(&out->verdict,
-                            "ranks 0 and %d, step %lld: scale %g and %g, %s and %s, then %g and %g",
-                            rank, (long long)a->step, a->loss_scale, b->loss_scale,
-                            a->skipped ? "skipped" : "taken", b->skipped ? "skipped" : "taken",
-                            a->loss_scale_next, b->loss_scale_next);
-            ls_verdict_cause(&out->verdict, "each rank looks for infinities in its own gradients");
+            ls_finding_set(
+                out, LS_FAIL, "", "each rank looks for infinities in its own gradients", NULL,
+                "ranks 0 and %d, step %lld: scale %g and %g, %s and %s, then %g and %g", rank,
+                (long long)a->step, a->loss_scale, b->loss_scale, a->skipped ? "skipped" : "taken",
+                b->skipped ? "skipped" : "taken", a->loss_scale_next, b->loss_scale_next);
             return;
         }
     }
@@ -802,10 +793,9 @@ void ls_rules_scaler_agree(const ls_observe_trace *trace, ls_observe_finding *ou
     }
     const ls_call *early = by_hand ? early_unscale(&trace->rank[0]) : NULL;
     if (early != NULL && out->verdict.code == LS_PASS) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, early->at, NULL, late_advice,
                        "gradients are unscaled before the script reduces them: each rank looks for "
                        "infinities in its own, and no step shows two that differ");
-        ls_finding_blame(out, early->at, "%s", late_advice);
     }
     ls_verdict_pass(&out->verdict, compared,
                     "%d decisions of the scaler equal on %d ranks, %d of them skips",

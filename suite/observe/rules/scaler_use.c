@@ -42,9 +42,8 @@ static void fail_at(const ls_calls *calls, int rank, const char *at, const char 
     if (!ls_verdict_good(out->verdict.code)) {
         return;
     }
-    ls_verdict_fail(&out->verdict, "rank %d, step %lld: %s", rank, ls_calls_step(calls), what);
-    ls_verdict_cause(&out->verdict, "%s", cause);
-    ls_finding_blame(out, at, "%s", advice);
+    ls_finding_set(out, LS_FAIL, at, cause, advice, "rank %d, step %lld: %s", rank,
+                   ls_calls_step(calls), what);
 }
 
 static void fail(const ls_calls *calls, int rank, const char *what, const char *cause,
@@ -181,12 +180,12 @@ static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
             if (list[i].other) {
                 continue;
             }
-            ls_verdict_fail(&one.verdict,
-                            "rank %d, step %lld: gradients were clipped to %g while they were "
-                            "still times the scale",
-                            k, list[i].step, list[i].limit);
-            ls_verdict_cause(&one.verdict, "clipping without scaler.unscale_(optimizer) before it");
-            ls_finding_blame(&one, list[i].at, "call scaler.unscale_(optimizer) before clipping");
+            ls_finding_set(&one, LS_FAIL, list[i].at,
+                           "clipping without scaler.unscale_(optimizer) before it",
+                           "call scaler.unscale_(optimizer) before clipping",
+                           "rank %d, step %lld: gradients were clipped to %g while they were still "
+                           "times the scale",
+                           k, list[i].step, list[i].limit);
             (list[i].same ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
         }
     }
@@ -286,10 +285,10 @@ static void check_updated(const ls_observe_trace *trace, ls_observe_finding *out
                 rank->step_count < steps_to_judge(&calls)) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict, "rank %d: scaler.step in %d steps, no update()", k,
-                            rank->step_count);
-            ls_verdict_cause(&out->verdict, "scaler.update() is missing after scaler.step");
-            ls_finding_blame(out, step[s]->at, "call scaler.update() once, after scaler.step");
+            ls_finding_set(out, LS_FAIL, step[s]->at,
+                           "scaler.update() is missing after scaler.step",
+                           "call scaler.update() once, after scaler.step",
+                           "rank %d: scaler.step in %d steps, no update()", k, rank->step_count);
         }
     }
 }
@@ -457,16 +456,14 @@ static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *ou
         /* One may be of a loss whose step is still to come: networks that train in turn clear the
          * gradients of each other. */
         if (seen.most > 1) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: %d times gradients that hold an infinity were cleared, and "
-                            "neither scaler.step nor update() was called",
-                            k, seen.most);
-            ls_verdict_cause(&out->verdict,
-                             "the script skips steps that overflow by itself: without update() the "
-                             "scale is never lowered, and the next step overflows, too");
-            ls_finding_blame(out, scaler_step_of(rank, seen.at),
-                             "call scaler.step(optimizer) and scaler.update() in every step: they "
-                             "skip it and lower the scale");
+            ls_finding_set(out, LS_FAIL, scaler_step_of(rank, seen.at),
+                           "the script skips steps that overflow by itself: without update() the "
+                           "scale is never lowered, and the next step overflows, too",
+                           "call scaler.step(optimizer) and scaler.update() in every step: they "
+                           "skip it and lower the scale",
+                           "rank %d: %d times gradients that hold an infinity were cleared, and "
+                           "neither scaler.step nor update() was called",
+                           k, seen.most);
         }
     }
 }

@@ -184,12 +184,11 @@ static void judge_rank(const ls_observe_trace *trace, int rank, const schedule *
         }
         ++*compared;
         if (!(fabs(got - wanted) <= same.value * fmax(fabs(wanted), base * 0x1p-10))) {
-            ls_verdict_fail(&out->verdict,
-                            "rank %d, step %lld: the rate is %.9g, by the schedule %.9g", rank,
-                            (long long)step->step->step, got, wanted);
-            ls_verdict_cause(&out->verdict, "%s", explain(s, base, trace->world, step, skipped));
-            ls_finding_blame(out, "--schedule",
-                             "check the schedule's formula and its count of steps");
+            ls_finding_set(out, LS_FAIL, "--schedule",
+                           explain(s, base, trace->world, step, skipped),
+                           "check the schedule's formula and its count of steps",
+                           "rank %d, step %lld: the rate is %.9g, by the schedule %.9g", rank,
+                           (long long)step->step->step, got, wanted);
             return;
         }
         skipped += step->step->skipped;

@@ -66,18 +66,17 @@ static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, 
     /* A pass over training data may be a training score, which is taken with its changes. */
     bool own = ls_pass_is_over_training_data(rank, a);
     bool stored = ls_event_has(a, source);
-    ls_verdict_set(&out->verdict, own || !stored ? LS_WEAK : LS_FAIL,
+    ls_finding_set(out, own || !stored ? LS_WEAK : LS_FAIL, ls_job_data_place(a, cut_at),
+                   "validation samples are changed at random: the training's augmentation is "
+                   "applied to them, too",
+                   "give the validation a data set of its own without random changes, also where "
+                   "random_split makes both of one",
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
                    k, c.other, c.common, place_of(a),
                    own       ? "; a training score may be taken so"
                    : !stored ? "; its data set holds nothing: it may make new ones each time"
                              : "");
-    ls_verdict_cause(&out->verdict, "validation samples are changed at random: the training's "
-                                    "augmentation is applied to them, too");
-    ls_finding_blame(out, ls_job_data_place(a, cut_at),
-                     "give the validation a data set of its own without random changes, also where "
-                     "random_split makes both of one");
 }
 
 void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -206,15 +205,13 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
     if (best == NULL || own == 0 || others > 0) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: %.100s is chosen by a validation that is divided among %d ranks, "
-                    "and nothing is put together after any of %d",
-                    k, ls_event_text(best, path, ""), trace->world, own);
-    ls_verdict_cause(&out->verdict, "the best weights are chosen by the score of the rank's own "
-                                    "part of the samples");
-    ls_finding_blame(out, ls_event_text(best, at, ""),
-                     "all_reduce the sums and counts of the ranks before they are divided and "
-                     "compared");
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(best, at, ""),
+        "the best weights are chosen by the score of the rank's own part of the samples",
+        "all_reduce the sums and counts of the ranks before they are divided and compared",
+        "rank %d: %.100s is chosen by a validation that is divided among %d ranks, and nothing is "
+        "put together after any of %d",
+        k, ls_event_text(best, path, ""), trace->world, own);
 }
 
 /* The decision of a callback of that number, or NULL. */
@@ -253,13 +250,12 @@ static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
         if (!(fabs(x - y) > rounding.value * fmax(fabs(x), fabs(y)))) {
             continue;
         }
-        ls_verdict_fail(&out->verdict,
-                        "a callback chooses by \"%.60s\", which is %.6g on rank 0 and %.6g on rank "
-                        "%d",
-                        monitor, x, y, k);
-        ls_verdict_cause(&out->verdict,
-                         "the score is logged without sync_dist=True: the best file or the end of "
-                         "the training follows each rank's own part of the samples");
+        ls_finding_set(
+            out, LS_FAIL, "",
+            "the score is logged without sync_dist=True: the best file or the end of the training "
+            "follows each rank's own part of the samples",
+            NULL, "a callback chooses by \"%.60s\", which is %.6g on rank 0 and %.6g on rank %d",
+            monitor, x, y, k);
         ls_finding_blame(out, a->at, "self.log(\"%.60s\", ..., sync_dist=True)", monitor);
         return;
     }
@@ -346,15 +342,14 @@ static void judge_padding(const ls_observe_trace *trace, int number, const ls_ev
         return;
     }
     bool counts = again > padding_share.value * length;
-    ls_verdict_set(&out->verdict, counts ? LS_FAIL : LS_WEAK,
+    ls_finding_set(out, counts ? LS_FAIL : LS_WEAK, found.counted->at,
+                   "what fills up the last batches is counted in the score: samples come twice in "
+                   "what is gathered",
+                   "gather_for_metrics(...) in place of gather(...), or cut what is gathered to "
+                   "the number of samples",
                    "the ranks draw %g of %g samples of a validation again, so that all have as "
                    "many, gather what they find in %d calls and cut nothing off",
                    again, length, found.batches + found.at_end);
-    ls_verdict_cause(&out->verdict, "what fills up the last batches is counted in the score: "
-                                    "samples come twice in what is gathered");
-    ls_finding_blame(out, found.counted->at,
-                     "gather_for_metrics(...) in place of gather(...), or cut what is gathered to "
-                     "the number of samples");
 }
 
 void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -178,15 +178,14 @@ static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe
             }
             bool alike =
                 same_rate(moved->built, still->built) && compare_marks(moved, still) == APART_NOT;
-            ls_verdict_set(&out->verdict, alike ? LS_FAIL : LS_WEAK,
-                           "the rate of parameter group %d changes, that of group %d (%d "
-                           "parameters) stays at %g in all %d steps",
-                           a, b, params_of(still->group), still->first, c->steps);
-            ls_verdict_cause(&out->verdict, "the script sets the rate of some parameter groups "
-                                            "only: the others keep that of the constructor");
-            ls_finding_blame(out, c->rate_at[0] != '\0' ? c->rate_at : c->step->at,
-                             "set it in every group: for group in optimizer.param_groups: "
-                             "group['lr'] = lr");
+            ls_finding_set(
+                out, alike ? LS_FAIL : LS_WEAK, c->rate_at[0] != '\0' ? c->rate_at : c->step->at,
+                "the script sets the rate of some parameter groups only: the others keep that of "
+                "the constructor",
+                "set it in every group: for group in optimizer.param_groups: group['lr'] = lr",
+                "the rate of parameter group %d changes, that of group %d (%d parameters) stays at "
+                "%g in all %d steps",
+                a, b, params_of(still->group), still->first, c->steps);
         }
     }
 }
@@ -201,20 +200,20 @@ static void judge_overwritten(const course *c, ls_observe_finding *out)
             continue;
         }
         bool by_schedule = c->schedule != NULL;
-        ls_verdict_fail(&out->verdict,
-                        "parameter groups 0 and %d were built with rates %g and %g, and step at "
-                        "one rate in all %d steps",
-                        g, a, b, c->steps);
+        ls_finding_set(out, LS_FAIL,
+                       by_schedule            ? c->schedule->at
+                       : c->set_at[0] != '\0' ? c->set_at
+                                              : c->step->at,
+                       NULL,
+                       "scale each group's own rate (initial_lr), or give the schedule a list with "
+                       "a rate for each group",
+                       "parameter groups 0 and %d were built with rates %g and %g, and step at one "
+                       "rate in all %d steps",
+                       g, a, b, c->steps);
         ls_verdict_cause(&out->verdict,
                          by_schedule ? "the schedule is given one rate for all groups (max_lr), or "
                                        "the script writes one over those of the groups"
                                      : "the script writes one rate over those of the groups");
-        ls_finding_blame(out,
-                         by_schedule            ? c->schedule->at
-                         : c->set_at[0] != '\0' ? c->set_at
-                                                : c->step->at,
-                         "scale each group's own rate (initial_lr), or give the schedule a list "
-                         "with a rate for each group");
     }
 }
 
@@ -243,13 +242,12 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
         return;
     }
     bool defaults = strcmp(ls_calls_text(first, unread), "defaults") == 0;
-    ls_verdict_fail(&out->verdict, "%s is changed, and the rate stays at %g in all %d steps",
-                    defaults ? "optimizer.defaults['lr']" : "an attribute lr of the optimizer",
-                    c->group[0].first, c->steps);
-    ls_verdict_cause(&out->verdict, "the rate is set where no step reads it: each parameter group "
-                                    "has its own");
-    ls_finding_blame(out, c->set_at[0] != '\0' ? c->set_at : first->at,
-                     "for group in optimizer.param_groups: group['lr'] = lr");
+    ls_finding_set(out, LS_FAIL, c->set_at[0] != '\0' ? c->set_at : first->at,
+                   "the rate is set where no step reads it: each parameter group has its own",
+                   "for group in optimizer.param_groups: group['lr'] = lr",
+                   "%s is changed, and the rate stays at %g in all %d steps",
+                   defaults ? "optimizer.defaults['lr']" : "an attribute lr of the optimizer",
+                   c->group[0].first, c->steps);
 }
 
 /* ---- decay ----------------------------------------------------------------------------------- */
@@ -374,25 +372,22 @@ static void judge_decay(const ls_observe_rank *rank, const ls_event *optimizer,
     }
     const char *at = "", *word = unknown_norm(optimizer, &at);
     if (wrong == NULL && word != NULL && with.norms > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "\"%s\" is in no parameter's name, and %d parameters of norms are in the "
-                        "group with decay",
-                        word, with.norms);
-        ls_verdict_cause(&out->verdict, "the list of what does not decay was made for another "
-                                        "model: its norms have other names here");
-        ls_finding_blame(out, at,
-                         "choose by the parameter's shape (p.dim() < 2: no decay), and "
-                         "print the groups' sizes once");
+        ls_finding_set(out, LS_FAIL, at,
+                       "the list of what does not decay was made for another model: its norms have "
+                       "other names here",
+                       "choose by the parameter's shape (p.dim() < 2: no decay), and print the "
+                       "groups' sizes once",
+                       "\"%s\" is in no parameter's name, and %d parameters of norms are in the "
+                       "group with decay",
+                       word, with.norms);
         return;
     }
     if (wrong != NULL) {
         bool meant = may_be_meant(rank, optimizer, &with, &without);
-        ls_verdict_set(&out->verdict, meant ? LS_WEAK : LS_FAIL,
-                       "with decay are %d norms and biases and %d other parameters, without it %d "
-                       "and %d",
-                       with.norms + with.biases, with.others, without.norms + without.biases,
-                       without.others);
-        ls_verdict_cause(&out->verdict, "%s", wrong);
+        ls_finding_set(
+            out, meant ? LS_WEAK : LS_FAIL, "", wrong, NULL,
+            "with decay are %d norms and biases and %d other parameters, without it %d and %d",
+            with.norms + with.biases, with.others, without.norms + without.biases, without.others);
     } else if (without.params == 0 && with.norms > 0) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "the group without decay is empty, and %d parameters of norms decay: its "
@@ -441,11 +436,12 @@ static void judge_words(const ls_event *optimizer, ls_observe_finding *out)
                 same_rate(own->number, has)) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "parameter group %d has '%s': %g, which no step reads: its %s is %g",
-                            number, ls_event_key(own), own->number, meant, has);
-            ls_verdict_cause(&out->verdict, "a setting under another name than the optimizer's: a "
-                                            "group takes any key and ignores it");
+            ls_finding_set(out, LS_FAIL, "",
+                           "a setting under another name than the optimizer's: a group takes any "
+                           "key and ignores it",
+                           NULL,
+                           "parameter group %d has '%s': %g, which no step reads: its %s is %g",
+                           number, ls_event_key(own), own->number, meant, has);
             ls_finding_blame(out, ls_event_text(optimizer, at, ""), "call it '%s'", meant);
         }
         number++;
@@ -540,15 +536,13 @@ static void judge_rebuilt(const ls_observe_trace *trace, const ls_observe_rank *
      * as a fresh start, and so may one of each round of ranks that average their parameters. */
     bool each_pass = same_loader == count && passes_of(rank, loader) == count + 1 &&
                      !ls_by_hand_averages_later(trace);
-    ls_verdict_set(&out->verdict, each_pass ? LS_FAIL : LS_WEAK,
-                   "%d optimizers in turn, each built on the same line for the same parameters: "
-                   "moments and counts of steps begin anew each time",
-                   count + 1);
-    ls_verdict_cause(&out->verdict, "the optimizer is built inside the loop, or in a function that "
-                                    "is called for each epoch");
-    ls_finding_blame(out, ls_event_text(last, at, ""),
-                     "build the optimizer once, before the "
-                     "loop");
+    ls_finding_set(
+        out, each_pass ? LS_FAIL : LS_WEAK, ls_event_text(last, at, ""),
+        "the optimizer is built inside the loop, or in a function that is called for each epoch",
+        "build the optimizer once, before the loop",
+        "%d optimizers in turn, each built on the same line for the same parameters: moments and "
+        "counts of steps begin anew each time",
+        count + 1);
 }
 
 /* ---- the rule -------------------------------------------------------------------------------- */

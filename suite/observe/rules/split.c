@@ -247,10 +247,10 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
         }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
     } else if (has_used) {
-        ls_verdict_cause(&out->verdict, "equal parameters and gradients before the step, and other "
-                                        "parameters after it: state or settings of the optimizers "
-                                        "differ");
-        ls_finding_blame(out, at, "give all ranks the same optimizer state and settings");
+        ls_finding_explain(out, at,
+                           "equal parameters and gradients before the step, and other parameters "
+                           "after it: state or settings of the optimizers differ",
+                           "give all ranks the same optimizer state and settings");
     }
 }
 

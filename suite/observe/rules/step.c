@@ -652,13 +652,12 @@ static bool find_double_step(const ls_observe_trace *trace, ls_observe_finding *
                      */
                     const char *class = ls_event_text(event, class, "the optimizer");
                     bool joins = ls_job_sharded_optimizer(trace) != NULL;
-                    ls_verdict_set(&out->verdict, joins ? LS_WEAK : LS_FAIL,
-                                   "step %lld, rank %d: %s steps twice after one backward pass",
-                                   (long long)rank->step[i].step->step, k, class);
-                    ls_verdict_cause(&out->verdict, "stepped twice with the same gradient");
-                    ls_finding_blame(out, call->at,
-                                     "step once: through the scaler where there is "
-                                     "one, else directly");
+                    ls_finding_set(
+                        out, joins ? LS_WEAK : LS_FAIL, call->at,
+                        "stepped twice with the same gradient",
+                        "step once: through the scaler where there is one, else directly",
+                        "step %lld, rank %d: %s steps twice after one backward pass",
+                        (long long)rank->step[i].step->step, k, class);
                     return true;
                 }
             }
@@ -696,8 +695,7 @@ static void blame(const tally *t, ls_observe_finding *out)
         best = t->fits[how] > t->fits[best] ? how : best;
     }
     if (t->fits[best] * 2 > t->wrong) {
-        ls_verdict_cause(&out->verdict, "%s", words[best].cause);
-        ls_finding_blame(out, t->at, "%s", words[best].advice);
+        ls_finding_explain(out, t->at, words[best].cause, words[best].advice);
     } else if (t->rates * 2 > t->wrong) {
         ls_verdict_cause(&out->verdict, "another learning rate than the group's: %.4g times it",
                          t->rate / t->rates);

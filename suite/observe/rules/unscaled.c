@@ -251,12 +251,11 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
     }
     if (worst != CHANGE_NONE && !(worst == CHANGE_ZERO && all->count[worst] * 2 < all->here)) {
         ls_observe_finding one = {0};
-        ls_verdict_fail(&one.verdict, "step %lld, rank %d, %s: %s, in %d tensors: %s",
-                        (long long)all->step, all->rank, all->first, words[worst].what,
-                        all->count[worst], ls_job_names_text(&all->names));
-        ls_verdict_cause(&one.verdict, "%s", words[worst].what);
-        ls_finding_blame(&one, worst == CHANGE_ZERO ? zero_grad_at(trace, all) : all->at, "%s",
-                         words[worst].advice);
+        ls_finding_set(&one, LS_FAIL, worst == CHANGE_ZERO ? zero_grad_at(trace, all) : all->at,
+                       words[worst].what, words[worst].advice,
+                       "step %lld, rank %d, %s: %s, in %d tensors: %s", (long long)all->step,
+                       all->rank, all->first, words[worst].what, all->count[worst],
+                       ls_job_names_text(&all->names));
         if (worst == CHANGE_ZERO) {
             ls_finding_guess(out, &one);
         } else {
@@ -265,12 +264,12 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
     }
     if (all->names.count > 0 && out->verdict.code != LS_FAIL) {
         LS_TEXT(factor, 60, ", by a factor of %.6g", all->factor);
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, all->at, NULL,
+                       "what the script does to gradients by itself is not judged",
                        "step %lld, rank %d: the script changes the gradient of %d tensors %s%s: %s",
                        (long long)all->step, all->rank, all->names.count, all->first,
                        all->count[CHANGE_FACTOR] == all->names.count ? factor : "",
                        ls_job_names_text(&all->names));
-        ls_finding_blame(out, all->at, "what the script does to gradients by itself is not judged");
     }
 }
 

@@ -73,14 +73,12 @@ static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *dat
                              "right where statistics of batch norm are measured anew");
             continue;
         }
-        ls_verdict_fail(&out->verdict,
-                        "rank %d: %s runs in training mode over %g batches that are not trained on",
-                        k, ls_event_text(model, name, "the model"), v.batches);
-        ls_verdict_cause(&out->verdict,
-                         "no model.eval() before the validation: dropout is on, batch norms use "
-                         "the batch, and their running statistics take in validation data");
-        ls_finding_blame(out, v.forward->at,
-                         "model.eval() before the validation, model.train() after it");
+        ls_finding_set(out, LS_FAIL, v.forward->at,
+                       "no model.eval() before the validation: dropout is on, batch norms use the "
+                       "batch, and their running statistics take in validation data",
+                       "model.eval() before the validation, model.train() after it",
+                       "rank %d: %s runs in training mode over %g batches that are not trained on",
+                       k, ls_event_text(model, name, "the model"), v.batches);
     }
 }
 
@@ -125,12 +123,11 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
         rank->step_count < few_steps.value || with > seldom.value * rank->step_count) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
-                    "rank %d: %s runs in training mode and without autograd in %d forwards, in %d "
-                    "of %d steps",
-                    k, ls_event_text(model, name, "the model"), forwards, with, rank->step_count);
-    ls_verdict_cause(&out->verdict, "no model.eval() before the validation: dropout is on");
-    ls_finding_blame(out, first->at, "model.eval() before the validation, model.train() after it");
+    ls_finding_set(
+        out, LS_FAIL, first->at, "no model.eval() before the validation: dropout is on",
+        "model.eval() before the validation, model.train() after it",
+        "rank %d: %s runs in training mode and without autograd in %d forwards, in %d of %d steps",
+        k, ls_event_text(model, name, "the model"), forwards, with, rank->step_count);
 }
 
 void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -189,14 +186,12 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
     if (divided == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no validation is divided by a DistributedSampler");
     } else if (gathered == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, ls_event_text(first, at, ""),
+                       "each rank's score is of its own part: nothing sums what the ranks counted",
+                       "all_reduce the sums and counts of the ranks before they are divided",
                        "each rank validates its own part, and no collective follows: what a rank "
                        "prints or chooses by is of 1/%d of the data",
                        trace->world);
-        ls_verdict_cause(&out->verdict, "each rank's score is of its own part: nothing sums what "
-                                        "the ranks counted");
-        ls_finding_blame(out, ls_event_text(first, at, ""),
-                         "all_reduce the sums and counts of the ranks before they are divided");
     } else if (padded != NULL) {
         ls_finding_blame(
             out, ls_event_text(padded, at, ""),

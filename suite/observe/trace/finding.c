@@ -19,6 +19,29 @@ void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advic
     }
 }
 
+void ls_finding_explain(ls_observe_finding *out, const char *at, const char *cause,
+                        const char *advice)
+{
+    if (cause != NULL) {
+        ls_verdict_cause(&out->verdict, "%s", cause);
+    }
+    if (advice != NULL) {
+        ls_finding_blame(out, at, "%s", advice);
+    }
+}
+
+void ls_finding_set(ls_observe_finding *out, ls_verdict_code code, const char *at,
+                    const char *cause, const char *advice, const char *evidence, ...)
+{
+    char text[sizeof out->verdict.evidence];
+    va_list arguments;
+    va_start(arguments, evidence);
+    vsnprintf(text, sizeof text, evidence, arguments);
+    va_end(arguments);
+    ls_verdict_set(&out->verdict, code, "%s", text);
+    ls_finding_explain(out, at, cause, advice);
+}
+
 void ls_finding_missing(const ls_observe_trace *trace, const char *what, ls_observe_finding *out)
 {
     ls_verdict_set(&out->verdict, trace->attached ? LS_WEAK : LS_UNSUPPORTED, "%s", what);

@@ -44,6 +44,14 @@ struct ls_observe_rule {
 /* Sets where, from a call's place, and advice (printf style); the first of both stay. */
 void ls_finding_blame(ls_observe_finding *out, const char *at, const char *advice, ...)
     __attribute__((format(printf, 3, 4)));
+/* A verdict that is no PASS with its evidence (printf style), as ls_verdict_set, and why: its cause
+ * and, as by ls_finding_blame, the place and advice. NULL: no cause, no place and advice. */
+void ls_finding_set(ls_observe_finding *out, ls_verdict_code code, const char *at,
+                    const char *cause, const char *advice, const char *evidence, ...)
+    __attribute__((format(printf, 6, 7)));
+/* The cause, the place and the advice of a verdict that is set already. */
+void ls_finding_explain(ls_observe_finding *out, const char *at, const char *cause,
+                        const char *advice);
 /* The job's events hold nothing that the rule could be shown by: `what` is missing. WEAK, which
  * says what to do (rule->show); of a trainer that writes its own events, and leaves it out,
  * UNSUPPORTED. */
