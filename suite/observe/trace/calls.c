@@ -192,6 +192,13 @@ void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank)
     read_users(calls);
 }
 
+ls_calls ls_calls_begin(const ls_observe_rank *rank)
+{
+    ls_calls calls;
+    ls_calls_start(&calls, rank);
+    return calls;
+}
+
 /* ---- the effect of a call -------------------------------------------------------------------- */
 
 static void clear(ls_calls *calls, unsigned optimizers, bool by_hand)

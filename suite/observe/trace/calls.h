@@ -60,9 +60,13 @@ typedef struct ls_calls {
 } ls_calls;
 
 /* ls_calls_start(&calls, rank); while (ls_calls_next(&calls)) { ... calls.call ... } : what the
- * struct holds is the state before that call; after the last one, at the end. */
+ * struct holds is the state before that call; after the last one, at the end. ls_calls_each does
+ * the same. */
 void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank);
 bool ls_calls_next(ls_calls *calls);
+ls_calls ls_calls_begin(const ls_observe_rank *rank);
+#define ls_calls_each(calls, rank) \
+    for (ls_calls calls = ls_calls_begin(rank); ls_calls_next(&calls);)
 
 /* The state of the call's optimizer or scaler; NULL: none, or beyond the limits. */
 ls_calls_optimizer *ls_calls_optimizer_of(ls_calls *calls, const ls_call *call);

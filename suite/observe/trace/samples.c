@@ -67,6 +67,17 @@ void ls_samples_close(ls_samples *samples)
     memset(samples, 0, sizeof *samples);
 }
 
+bool ls_samples_advance(ls_samples *samples, bool more, ls_observe_finding *finding)
+{
+    const ls_observe_trace *trace = samples->trace;
+    int64_t next = more ? ls_samples_next(trace, samples->number) : 0;
+    ls_samples_close(samples);
+    if (next != 0) {
+        ls_samples_open(trace, next, samples, finding);
+    }
+    return next != 0;
+}
+
 const ls_dumpfile_entry *ls_samples_find(const ls_dumpfile *file, const char *group,
                                          const char *name, const char *last)
 {

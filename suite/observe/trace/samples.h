@@ -43,6 +43,14 @@ int64_t ls_samples_next(const ls_observe_trace *trace, int64_t after);
 void ls_samples_open(const ls_observe_trace *trace, int64_t number, ls_samples *out,
                      ls_observe_finding *finding);
 void ls_samples_close(ls_samples *samples);
+/* Closes them and opens those of the next step with samples, where `more` is true; false, with
+ * nothing open, where it is not or there is none. */
+bool ls_samples_advance(ls_samples *samples, bool more, ls_observe_finding *finding);
+/* The steps after `first` of which a rank has samples, while `more` holds; the body does not leave
+ * the loop. */
+#define ls_samples_each(samples, job, first, more, finding)        \
+    for (ls_samples samples = {.trace = (job), .number = (first)}; \
+         ls_samples_advance(&samples, more, finding);)
 
 const ls_dumpfile_entry *ls_samples_find(const ls_dumpfile *file, const char *group,
                                          const char *name, const char *last);

@@ -77,6 +77,25 @@ int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from)
     return -1;
 }
 
+const ls_call *ls_trace_next_kind(const ls_observe_step *step, ls_call_kind kind,
+                                  const ls_call *call)
+{
+    int next = ls_trace_find(step, kind, call == NULL ? 0 : (int)(call - step->call) + 1);
+    return next < 0 ? NULL : &step->call[next];
+}
+
+bool ls_trace_walk_next(ls_trace_walk *walk)
+{
+    for (; walk->step_index < walk->rank->step_count; walk->step_index++, walk->call_index = 0) {
+        walk->step = &walk->rank->step[walk->step_index];
+        if (walk->call_index < walk->step->call_count) {
+            walk->call = &walk->step->call[walk->call_index++];
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- events of a rank ------------------------------------------------------------------------ */
 
 /* The file of a step's samples where it is there, else "". */

@@ -110,6 +110,30 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
                               ls_observe_finding *out);
 /* The first call of that kind at or after index `from`; -1: none. */
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
+/* The next call of that kind after `call`, of NULL the first; NULL: none. */
+const ls_call *ls_trace_next_kind(const ls_observe_step *step, ls_call_kind kind,
+                                  const ls_call *call);
+/* A place in all calls of a rank: {.rank = rank} is before the first. False: there is none after
+ * it.
+ */
+typedef struct ls_trace_walk {
+    const ls_observe_rank *rank;
+    int step_index, call_index; /* of the next */
+    const ls_observe_step *step;
+    const ls_call *call;
+} ls_trace_walk;
+bool ls_trace_walk_next(ls_trace_walk *walk);
+/* The steps of a rank, the calls of a step, those of one kind, all calls of a rank (walk.step,
+ * walk.call). */
+#define ls_trace_each_step(one, of) \
+    for (const ls_observe_step *one = (of)->step; one < (of)->step + (of)->step_count; one++)
+#define ls_trace_each_call(one, of) \
+    for (const ls_call *one = (of)->call; one < (of)->call + (of)->call_count; one++)
+#define ls_trace_each_kind(one, of, kind)                                      \
+    for (const ls_call *one = ls_trace_next_kind(of, kind, NULL); one != NULL; \
+         one = ls_trace_next_kind(of, kind, one))
+#define ls_trace_each_call_of(walk, of) \
+    for (ls_trace_walk walk = {.rank = (of)}; ls_trace_walk_next(&walk);)
 /* The call that an event of the store is. */
 ls_call ls_trace_call(const ls_event *event);
 /* The step of that number of a rank, or NULL. */
