@@ -129,14 +129,11 @@ void ls_rules_precision_level(const ls_observe_trace *trace, ls_observe_finding 
     }
     types want = types_of(trace);
     bool good = true;
-    for (int64_t n = 0; good && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, good, out) {
         for (int k = 0; good && k < samples.world; k++) {
             good = samples.file[k] == NULL || !ls_dumpfile_has(samples.file[k], "buffer/") ||
                    check_dump(samples.file[k], &want, &compared, out);
         }
-        ls_samples_close(&samples);
     }
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step with running statistics");
@@ -333,15 +330,12 @@ void ls_rules_reduction_asked(const ls_observe_trace *trace, ls_observe_finding 
         return;
     }
     check_buckets(trace, &compared, out);
-    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, true, out) {
         if (sends_buffers(trace)) {
             check_buffers(&samples, &compared, out);
         }
         check_join(trace, &samples, &compared, out);
         check_noop(trace, &samples, &compared, out);
-        ls_samples_close(&samples);
     }
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP,
@@ -433,15 +427,12 @@ void ls_rules_optimizer_groups(const ls_observe_trace *trace, ls_observe_finding
         return;
     }
     bool good = true;
-    for (int64_t n = 0; good && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, good, out) {
         const ls_dumpfile *file = samples.file[0];
         for (int i = 0; good && file != NULL && i < trace->rank[0].tensor_count; i++) {
             good = check_group(trace, file, trace->rank[0].tensor[i].name, out);
             compared++;
         }
-        ls_samples_close(&samples);
     }
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step");

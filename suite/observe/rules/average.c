@@ -14,21 +14,19 @@ typedef struct average {
 static average average_of(const ls_observe_rank *rank, int number)
 {
     average a = {0};
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (call->kind != LS_CALL_OTHER || strcmp(ls_calls_text(call, call), "average") != 0 ||
-                ls_event_int(call->json, average, -1) != number) {
-                continue;
-            }
-            if (strcmp(ls_calls_text(call, what), "update") == 0) {
-                a.update = a.update == NULL ? call : a.update;
-                a.updates += call->times;
-            } else if (strcmp(ls_calls_text(call, what), "stale") == 0) {
-                a.stale = a.stale == NULL ? call : a.stale;
-            } else {
-                a.forwards += call->times;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind != LS_CALL_OTHER || strcmp(ls_calls_text(call, call), "average") != 0 ||
+            ls_event_int(call->json, average, -1) != number) {
+            continue;
+        }
+        if (strcmp(ls_calls_text(call, what), "update") == 0) {
+            a.update = a.update == NULL ? call : a.update;
+            a.updates += call->times;
+        } else if (strcmp(ls_calls_text(call, what), "stale") == 0) {
+            a.stale = a.stale == NULL ? call : a.stale;
+        } else {
+            a.forwards += call->times;
         }
     }
     return a;
@@ -117,20 +115,18 @@ static bool is_update(const ls_call *call, int number)
 static course course_of(const ls_observe_rank *rank, int number)
 {
     course c = {.least = INFINITY, .highest = -INFINITY};
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int k = 0; k < rank->step[i].call_count; k++) {
-            const ls_call *call = &rank->step[i].call[k];
-            if (ls_calls_is_attempt(call)) {
-                end_turn(&c);
-            } else if (is_update(call, number)) {
-                double share = ls_event_number(call->json, share, NAN);
-                c.call = call;
-                c.updates += call->times;
-                c.now += call->times;
-                c.shares += !isnan(share);
-                c.least = fmin(c.least, share);
-                c.highest = fmax(c.highest, share);
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (ls_calls_is_attempt(call)) {
+            end_turn(&c);
+        } else if (is_update(call, number)) {
+            double share = ls_event_number(call->json, share, NAN);
+            c.call = call;
+            c.updates += call->times;
+            c.now += call->times;
+            c.shares += !isnan(share);
+            c.least = fmin(c.least, share);
+            c.highest = fmax(c.highest, share);
         }
     }
     end_turn(&c);

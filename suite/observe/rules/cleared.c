@@ -239,9 +239,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        ls_calls calls;
-        ls_calls_start(&calls, &trace->rank[k]);
-        while (ls_calls_next(&calls)) {
+        ls_calls_each(calls, &trace->rank[k]) {
             look_at_zero(trace, &calls, k, &z, out);
         }
     }

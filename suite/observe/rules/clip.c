@@ -158,9 +158,7 @@ static bool is_explained(const ls_observe_step *step, const ls_values *base,
 {
     bool norms = false;
     double product = before;
-    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_kind(call, step, LS_CALL_CLIP) {
         if (is_value_clip(call)
                 ? is_clipped_by_value(base, clipped, ls_event_number(call->json, limit, INFINITY))
                 : is_clipped_by_norm(base, clipped, before * coefficient_of(call))) {
@@ -199,10 +197,8 @@ static void judge_clipped_tensor(const ls_samples *samples, int rank, const char
  */
 static bool overflowed(const ls_observe_step *step)
 {
-    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        if (ls_event_is(ls_event_member(step->call[c].json, norm), LS_TYPE_NULL) &&
-            !is_value_clip(&step->call[c])) {
+    ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+        if (ls_event_is(ls_event_member(call->json, norm), LS_TYPE_NULL) && !is_value_clip(call)) {
             return true;
         }
     }
@@ -294,14 +290,12 @@ static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *
     int calls = 0, zero = 0;
     const char *at = "";
     for (int k = 0; k < trace->world; k++) {
-        for (int i = 0; i < trace->rank[k].step_count; i++) {
-            const ls_observe_step *step = &trace->rank[k].step[i];
-            for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-                 c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-                bool is_zero = ls_event_number(step->call[c].json, limit, INFINITY) <= 0;
-                calls += step->call[c].times;
-                zero += is_zero ? step->call[c].times : 0;
-                at = is_zero ? step->call[c].at : at;
+        ls_trace_each_step(step, &trace->rank[k]) {
+            ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+                bool is_zero = ls_event_number(call->json, limit, INFINITY) <= 0;
+                calls += call->times;
+                zero += is_zero ? call->times : 0;
+                at = is_zero ? call->at : at;
             }
         }
     }
@@ -321,11 +315,8 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
     const ls_observe_rank *rank = &trace->rank[0];
     int group = -1, optimizer = -1, calls = 0;
     const char *at = "";
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
-        for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-            const ls_call *call = &step->call[c];
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, LS_CALL_CLIP) {
             int own = ls_event_int(call->json, group, -1);
             if (own < 0 || (group >= 0 && own != group) ||
                 isinf(ls_event_number(call->json, limit, INFINITY))) {
@@ -387,15 +378,12 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
             return;
         }
     }
-    for (int64_t n = 0; all.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, all.wrong == 0, out) {
         for (int k = 0; k < samples.world && all.wrong == 0; k++) {
             if (samples.file[k] != NULL && ls_trace_find(samples.step[k], LS_CALL_CLIP, 0) >= 0) {
                 judge_clip_step(&samples, k, &all, out);
             }
         }
-        ls_samples_close(&samples);
     }
     if (all.tensors == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step has samples of clipped gradients");

@@ -246,8 +246,7 @@ static void compare_step(const ls_observe_step *a, const ls_observe_step *b, inp
 static inputs compare_inputs(const ls_observe_trace *trace, int a, int b)
 {
     inputs in = {0};
-    for (int i = 0; i < trace->rank[a].step_count; i++) {
-        const ls_observe_step *step = &trace->rank[a].step[i];
+    ls_trace_each_step(step, &trace->rank[a]) {
         compare_step(step, ls_trace_step(&trace->rank[b], step->step->step), &in);
     }
     return in;

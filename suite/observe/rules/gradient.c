@@ -210,10 +210,9 @@ static double coarseness(const ls_observe_rank *rank, const ls_observe_step *ste
     for (int i = 0; i < rank->tensor_count; i++) {
         u = fmax(u, ls_samples_unit(rank->tensor[i].type).u);
     }
-    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        u = fmax(u, ls_samples_unit(ls_event_text(step->call[c].json, autocast, "f32")).u);
-        u = fmax(u, ls_samples_unit(ls_event_text(step->call[c].json, type, "f32")).u);
+    ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+        u = fmax(u, ls_samples_unit(ls_event_text(call->json, autocast, "f32")).u);
+        u = fmax(u, ls_samples_unit(ls_event_text(call->json, type, "f32")).u);
     }
     return u / 0x1p-24;
 }
@@ -229,11 +228,10 @@ static double bound_of(double coarse, ls_compare_part part)
 static double batch_of(const ls_dumpfile *file, const ls_observe_step *step)
 {
     double images = step->step->images, forwards = 0;
-    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        bool training = ls_event_bool(step->call[c].json, training, false) &&
-                        ls_event_bool(step->call[c].json, grad, false);
-        forwards += training ? step->call[c].times : 0;
+    ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+        bool training =
+            ls_event_bool(call->json, training, false) && ls_event_bool(call->json, grad, false);
+        forwards += training ? call->times : 0;
     }
     double rows = ls_dumpfile_number(file, "again_rows", 1);
     return fmax(images > 0 && forwards > 0 ? images / forwards : unknown_batch.value, rows);
@@ -546,10 +544,8 @@ static void judge_protocol(const ls_observe_trace *trace, tally *all, char *why,
     enum { MOST = 3 }; /* steps: a stale value shows in the second at the latest */
     int steps = 0;
     ls_text_put(why, bytes, "no step was dumped");
-    for (int64_t n = 0; steps < MOST && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
+    ls_samples_each(samples, trace, 0, steps < MOST, out) {
         ls_network network;
-        ls_samples_open(trace, n, &samples, out);
         ls_network_run(&samples, &network);
         for (int k = 0; network.evidence != NULL && k < samples.world; k++) {
             judge_rank(&samples, k, &network, all, out);
@@ -563,7 +559,6 @@ static void judge_protocol(const ls_observe_trace *trace, tally *all, char *why,
             ls_text_put(why, bytes, "%s", network.why);
         }
         ls_network_free(&network);
-        ls_samples_close(&samples);
     }
 }
 
@@ -577,11 +572,9 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
         conclude(trace, &all, why, out);
         return;
     }
-    for (int64_t n = 0; all.tensors == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, all.tensors == 0, out) {
         for (int k = 0; k < samples.world; k++) {
-            if (samples.file[k] != NULL && n > 1 && !said) {
+            if (samples.file[k] != NULL && samples.number > 1 && !said) {
                 const char *text = ls_dumpfile_text(samples.file[k], "again", "no reason is given");
                 ls_text_put(why, sizeof why, "%s", text);
                 said = strcmp(text, "not a step that is run again") != 0;
@@ -598,7 +591,6 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
                             ls_dumpfile_text(samples.file[k], "again_excluded", ""));
             }
         }
-        ls_samples_close(&samples);
     }
     conclude(trace, &all, why, out);
 }

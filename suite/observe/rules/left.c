@@ -14,14 +14,11 @@
 static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
 {
     bool found = false;
-    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, !found, out) {
         for (int k = 0; k < samples.world; k++) {
             found = found || ls_samples_find(samples.file[k], "local", name, NULL) != NULL ||
                     ls_samples_find(samples.file[k], "reduced", name, NULL) != NULL;
         }
-        ls_samples_close(&samples);
     }
     return found;
 }
@@ -34,8 +31,7 @@ static bool may_be_unused(const ls_event *model)
 /* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
 static bool was_run(const ls_observe_rank *rank, int model)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); step->detail && c >= 0;
              c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
             if (step->call[c].model == model) {
@@ -127,8 +123,8 @@ static bool holds_more(const ls_samples *samples, int rank, const ls_observe_ten
 
 static bool is_attempted(const ls_observe_step *step, int optimizer)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        if (ls_calls_is_attempt(&step->call[c]) && step->call[c].optimizer == optimizer) {
+    ls_trace_each_call(call, step) {
+        if (ls_calls_is_attempt(call) && call->optimizer == optimizer) {
             return true;
         }
     }
@@ -293,9 +289,7 @@ static mixed look_for_mixed(const ls_observe_rank *rank)
     mixed m = {0};
     given all[LS_CALLS_OPTIMIZERS] = {{0}};
     int last_step[LS_CALLS_OPTIMIZERS] = {0}, number = 0;
-    ls_calls calls;
-    ls_calls_start(&calls, rank);
-    while (ls_calls_next(&calls)) {
+    ls_calls_each(calls, rank) {
         const ls_call *call = calls.call;
         int own = call->optimizer;
         number++;
@@ -350,15 +344,12 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
         return;
     }
     /* step 1 has none before it */
-    for (int64_t n = 1; out->verdict.code != LS_FAIL && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 1, out->verdict.code != LS_FAIL, out) {
         for (int k = 0; k < samples.world; k++) {
             ls_observe_finding one = {0};
             judge_left(&samples, k, &looked, &one);
             ls_calls_keep_worst(out, &one);
         }
-        ls_samples_close(&samples);
     }
     if (trace->world > 0) {
         ls_observe_finding one = {0};

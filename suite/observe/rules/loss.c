@@ -48,11 +48,8 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
         return;
     }
     ls_misuse_judge(trace, "gradient.loss", out);
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        const ls_observe_step *step = &trace->rank[0].step[i];
-        for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-            const ls_call *call = &step->call[c];
+    ls_trace_each_step(step, &trace->rank[0]) {
+        ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
             losses += ls_event_has(call->json, loss_times) ? call->times : 0;
             if (report_gathered(call, (long long)step->step->step, out)) {
                 return;

@@ -108,13 +108,10 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
     if (trace->world > 0) {
         ls_pass_judge_windows(trace, out);
     }
-    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, true, out) {
         if (samples.count == trace->world) {
             add_step(&samples, &m);
         }
-        ls_samples_close(&samples);
     }
     if (out->verdict.code == LS_FAIL) {
         return;

@@ -184,8 +184,7 @@ static bool has_forwards(const ls_observe_rank *rank, int loader)
         const ls_observe_step *step = ls_pass_steps(rank, data, &count);
         bool own = ls_event_int(data, loader, -1) == loader;
         for (int i = 0; own && i < count; i++) {
-            for (int c = 0; c < step[i].call_count; c++) {
-                const ls_call *call = &step[i].call[c];
+            ls_trace_each_call(call, &step[i]) {
                 if (call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) == 0) {
                     return true;
                 }

@@ -110,8 +110,7 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
 static mode mode_of(const ls_observe_rank *rank, int model)
 {
     mode m = {0};
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         for (int c = 0; c < step->call_count; c++) {
             const ls_call *call = &step->call[c];
             if (call->model != model) {
@@ -233,8 +232,7 @@ static bool has_statistics(const ls_event *model)
  * any model that has statistics. */
 static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step, int model)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         if (ls_calls_is_training(call) && ls_event_int(call->json, eval_norms, 0) == 0 &&
             (model < 0 || call->model == model) &&
             has_statistics(ls_job_model(rank, call->model))) {
@@ -261,8 +259,7 @@ typedef struct motion {
 static void follow_buffers(const ls_observe_rank *rank, motion *m)
 {
     const char *before = NULL;
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         const char *now = buffers_of(step);
         bool concerned = should_move(rank, step, -1);
         m->concerned += concerned;
@@ -285,8 +282,7 @@ static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
     int moved = 0, stood = 0;
     bool ran = false;
     LS_TEXT(key, 16, "%d", model);
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         const char *now = ls_event_to_text(ls_event_find(step->statistics, key), NULL);
         ran = ran || should_move(rank, step, model);
         if (now == NULL) {

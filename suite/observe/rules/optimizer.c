@@ -352,8 +352,7 @@ typedef struct follow {
 
 static void follow_step(const ls_observe_step *step, follow *f)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         if (call->kind == LS_CALL_OPTIMIZER_STEP) {
             double used = rate_in(call, 0);
             f->used_moves = f->used_moves || (!isnan(f->used_first) && used != f->used_first);
@@ -438,19 +437,17 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
 {
     const ls_call *last = NULL;
     int checked = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (call->kind == LS_CALL_SCHEDULE && call->optimizer >= 0) {
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_SCHEDULE && call->optimizer >= 0) {
+            return;
+        } else if (call->kind == LS_CALL_SCHEDULE) {
+            last = call;
+        } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
+                   !isnan(rate_in(last, 0)) && !isnan(rate_in(call, 0))) {
+            checked++;
+            if (uses_rate(call, rate_in(last, 0))) {
                 return;
-            } else if (call->kind == LS_CALL_SCHEDULE) {
-                last = call;
-            } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
-                       !isnan(rate_in(last, 0)) && !isnan(rate_in(call, 0))) {
-                checked++;
-                if (uses_rate(call, rate_in(last, 0))) {
-                    return;
-                }
             }
         }
     }
@@ -468,16 +465,15 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
 static double highest_rate(const ls_observe_step *step, const char **at)
 {
     double highest = NAN;
-    for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
+    ls_trace_each_kind(call, step, LS_CALL_OPTIMIZER_STEP) {
         const ls_event *rate;
-        ls_event_each(rate, ls_event_member(step->call[c].json, lr)) {
+        ls_event_each(rate, ls_event_member(call->json, lr)) {
             if (!ls_event_is_number(rate)) {
                 return INFINITY; /* a group's rate is not known */
             }
             highest = isnan(highest) || rate->number > highest ? rate->number : highest;
         }
-        *at = step->call[c].at;
+        *at = call->at;
     }
     return highest;
 }

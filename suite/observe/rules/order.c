@@ -39,11 +39,11 @@ static bool is_compared(const ls_observe_trace *trace, const ls_call *call)
 static const ls_call *collective_at(const ls_observe_trace *trace, const ls_observe_step *step,
                                     int n)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        if (is_compared(trace, &step->call[c])) {
-            n -= step->call[c].times;
+    ls_trace_each_call(call, step) {
+        if (is_compared(trace, call)) {
+            n -= call->times;
             if (n < 0) {
-                return &step->call[c];
+                return call;
             }
         }
     }
@@ -263,11 +263,11 @@ static bool is_meeting(const ls_observe_trace *trace, const ls_observe_rank *ran
 static const ls_call *meeting_at(const ls_observe_trace *trace, int rank,
                                  const ls_observe_step *step, int n)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        if (is_meeting(trace, &trace->rank[rank], &step->call[c])) {
-            n -= step->call[c].times;
+    ls_trace_each_call(call, step) {
+        if (is_meeting(trace, &trace->rank[rank], call)) {
+            n -= call->times;
             if (n < 0) {
-                return &step->call[c];
+                return call;
             }
         }
     }
@@ -384,13 +384,11 @@ static bool is_by_value(const ls_call *call)
 static bool is_called_later(const ls_observe_rank *rank, const ls_call *first)
 {
     bool attempted = false;
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            attempted = attempted || ls_calls_is_attempt(call);
-            if (attempted && call->kind == LS_CALL_SCHEDULE && strcmp(call->at, first->at) == 0) {
-                return true;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        attempted = attempted || ls_calls_is_attempt(call);
+        if (attempted && call->kind == LS_CALL_SCHEDULE && strcmp(call->at, first->at) == 0) {
+            return true;
         }
     }
     return false;
@@ -399,15 +397,13 @@ static bool is_called_later(const ls_observe_rank *rank, const ls_call *first)
 /* The first call of a schedule before the first attempt to step; NULL: none. */
 static const ls_call *early_schedule(const ls_observe_rank *rank)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (ls_calls_is_attempt(call)) {
-                return NULL;
-            }
-            if (call->kind == LS_CALL_SCHEDULE && !is_by_value(call)) {
-                return call;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (ls_calls_is_attempt(call)) {
+            return NULL;
+        }
+        if (call->kind == LS_CALL_SCHEDULE && !is_by_value(call)) {
+            return call;
         }
     }
     return NULL;
@@ -422,15 +418,13 @@ typedef struct schedules {
 static schedules count_schedules(const ls_observe_rank *rank)
 {
     schedules s = {0};
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         int count = 0;
-        for (int c = ls_trace_find(step, LS_CALL_SCHEDULE, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_SCHEDULE, c + 1)) {
-            count += step->call[c].times;
+        ls_trace_each_kind(call, step, LS_CALL_SCHEDULE) {
+            count += call->times;
             if (step->step->skipped) {
-                s.skipped += step->call[c].times;
-                s.on_skip = &step->call[c];
+                s.skipped += call->times;
+                s.on_skip = call;
             }
         }
         s.calls += count;
@@ -502,21 +496,19 @@ static void note_schedule(turns *list, int *count, const ls_call *call)
 static int read_turns(const ls_observe_rank *rank, int world, turns *list)
 {
     int count = 0, backwards = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            bool attempt = ls_calls_is_attempt(call);
-            for (int t = 0; attempt && t < count; t++) {
-                if (list[t].optimizer < 0 || list[t].optimizer == call->optimizer) {
-                    end_turn(&list[t], world, backwards);
-                }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        bool attempt = ls_calls_is_attempt(call);
+        for (int t = 0; attempt && t < count; t++) {
+            if (list[t].optimizer < 0 || list[t].optimizer == call->optimizer) {
+                end_turn(&list[t], world, backwards);
             }
-            backwards = attempt                          ? 0
-                        : call->kind == LS_CALL_BACKWARD ? backwards + call->times
-                                                         : backwards;
-            if (call->kind == LS_CALL_SCHEDULE) {
-                note_schedule(list, &count, call);
-            }
+        }
+        backwards = attempt                          ? 0
+                    : call->kind == LS_CALL_BACKWARD ? backwards + call->times
+                                                     : backwards;
+        if (call->kind == LS_CALL_SCHEDULE) {
+            note_schedule(list, &count, call);
         }
     }
     return count;

@@ -58,9 +58,8 @@ static void count_forward(precision *p, const ls_call *call, bool accumulates, b
 
 static bool has_forward(const ls_observe_step *step, bool sync)
 {
-    for (int c = 0; c < step->call_count; c++) {
-        if (ls_calls_is_training(&step->call[c]) &&
-            (ls_calls_flag(&step->call[c], sync) != 0) == sync) {
+    ls_trace_each_call(call, step) {
+        if (ls_calls_is_training(call) && (ls_calls_flag(call, sync) != 0) == sync) {
             return true;
         }
     }
@@ -70,8 +69,7 @@ static bool has_forward(const ls_observe_step *step, bool sync)
 static void count_step(precision *p, const ls_observe_step *step)
 {
     bool accumulates = has_forward(step, false) && has_forward(step, true);
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         if (ls_calls_is_training(call)) {
             count_forward(p, call, accumulates, step->detail);
         } else if (call->kind == LS_CALL_BACKWARD) {
@@ -249,12 +247,10 @@ static bool judge_open_region(const ls_observe_trace *trace, ls_observe_finding 
     int stale = 0, steps = 0;
     const ls_call *first = NULL;
     for (int k = 0; k < trace->world; k++) {
-        for (int i = 0; i < trace->rank[k].step_count; i++) {
-            const ls_observe_step *step = &trace->rank[k].step[i];
-            for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
-                 c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
-                bool is_stale = ls_calls_flag(&step->call[c], stale_casts) == 1;
-                first = is_stale && first == NULL ? &step->call[c] : first;
+        ls_trace_each_step(step, &trace->rank[k]) {
+            ls_trace_each_kind(call, step, LS_CALL_OPTIMIZER_STEP) {
+                bool is_stale = ls_calls_flag(call, stale_casts) == 1;
+                first = is_stale && first == NULL ? call : first;
                 stale += is_stale;
                 steps++;
             }
@@ -410,11 +406,8 @@ void ls_rules_precision_loss(const ls_observe_trace *trace, ls_observe_finding *
         return;
     }
     for (int k = 0; k < trace->world; k++) {
-        for (int i = 0; i < trace->rank[k].step_count; i++) {
-            const ls_observe_step *step = &trace->rank[k].step[i];
-            for (int c = 0; c < step->call_count; c++) {
-                count_loss(&l, &step->call[c], k, step);
-            }
+        ls_trace_each_call_of(walk, &trace->rank[k]) {
+            count_loss(&l, walk.call, k, walk.step);
         }
     }
     if (l.count == 0) {

@@ -326,9 +326,8 @@ static void judge_plain_rank(const ls_samples *samples, int rank, double factor,
 /* A value clip of gradients that the script reduced by itself leaves no one factor. */
 static bool clips_values(const ls_observe_step *step)
 {
-    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        if (strcmp(ls_event_text(step->call[c].json, how, ""), "value") == 0) {
+    ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+        if (strcmp(ls_event_text(call->json, how, ""), "value") == 0) {
             return true;
         }
     }
@@ -358,8 +357,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
     const ls_observe_step *step = samples->step[t->rank];
     const ls_call *first = NULL, *last = NULL;
     int forwards = 0, synced = 0;
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         bool syncs = ls_calls_flag(call, sync) != 0;
         if (call->kind == LS_CALL_BACKWARD) {
             first = first == NULL && syncs ? call : first;
@@ -555,13 +553,10 @@ static const ls_event *unknown_hook(const ls_observe_trace *trace)
 static void judge_hook(const ls_observe_trace *trace, const ls_event *hook, ls_observe_finding *out)
 {
     ls_factor factor = {0};
-    for (int64_t n = 0; (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, true, out) {
         if (samples.count == trace->world) {
             ls_factor_add(&factor, &samples);
         }
-        ls_samples_close(&samples);
     }
     if (factor.steps == 0 || factor.unfit > 0) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
@@ -595,9 +590,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     ls_by_hand hand;
     ls_by_hand_look(trace, &hand);
     t.hand = &hand;
-    for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, t.wrong == 0, out) {
         if (samples.count == trace->world) {
             judge_step(&samples, &t);
             ls_factor_add(&factor, &samples);
@@ -608,7 +601,6 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
                             (long long)(t.tensors - t.before), ls_job_names_text(&t.names));
             blame_guess(&samples, &t, out);
         }
-        ls_samples_close(&samples);
     }
     if (t.wrong == 0 && t.differs) {
         ls_factor_judge(&factor, out);

@@ -403,15 +403,12 @@ static ls_split find_sampled_split(const ls_observe_trace *trace, const char *gr
                                    ls_observe_finding *out)
 {
     ls_split found = {0};
-    for (int64_t n = 0; found.step == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
+    ls_samples_each(samples, trace, 0, found.step == 0, out) {
         ls_job_names names = {0};
-        ls_samples_open(trace, n, &samples, out);
         *compared += ls_job_compare_samples(&samples, group, &names) > 0;
         if (names.count > 0) {
-            found = (ls_split){n, 0, trace->world - 1};
+            found = (ls_split){samples.number, 0, trace->world - 1};
         }
-        ls_samples_close(&samples);
     }
     return found;
 }

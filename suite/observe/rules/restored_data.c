@@ -52,11 +52,9 @@ static bool may_come_again(const ls_observe_trace *trace, int k, const char *fir
                    *pass = ls_pass_trained(before, 0);
     int64_t saved = last_save(&trace->before->rank[0], ls_event_text(load, path, ""));
     int times = 0;
-    for (int i = 0; i < before->step_count; i++) {
-        const ls_observe_step *step = &before->step[i];
-        for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-            times += strcmp(ls_calls_text(&step->call[c], input), first) == 0;
+    ls_trace_each_step(step, before) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            times += strcmp(ls_calls_text(call, input), first) == 0;
         }
     }
     bool ordered = pass != NULL && !ls_event_bool(pass, shuffle, false);

@@ -46,8 +46,7 @@ static bool is_asked_first(const ls_observe_rank *rank, int optimizer)
 {
     int steps = ls_event_count(ls_trace_events(rank, optimizer));
     for (int i = 0; i < rank->step_count && i < steps; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
+        ls_trace_each_call(call, &rank->step[i]) {
             bool asks = call->kind == LS_CALL_OPTIMIZER_STEP || call->kind == LS_CALL_SCALER_STEP ||
                         call->kind == LS_CALL_UNSCALE;
             if (asks && call->optimizer == optimizer) {
@@ -462,12 +461,10 @@ static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *
 /* Whether a call names the scaler; -1: any one that is enabled. */
 static bool is_used(const ls_observe_rank *rank, int scaler)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            int own = rank->step[i].call[c].scaler;
-            if (own >= 0 && (scaler < 0 || own == scaler)) {
-                return true;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        int own = walk.call->scaler;
+        if (own >= 0 && (scaler < 0 || own == scaler)) {
+            return true;
         }
     }
     return false;
@@ -504,17 +501,15 @@ static const ls_call *first_schedule(const ls_observe_rank *rank)
 {
     bool asked = false;
     const ls_call *first = NULL;
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (asked && call->kind == LS_CALL_SCHEDULE) {
-                first = first == NULL ? call : first;
-                if (strcmp(ls_calls_text(call, class), ls_calls_text(first, class)) != 0) {
-                    return NULL;
-                }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (asked && call->kind == LS_CALL_SCHEDULE) {
+            first = first == NULL ? call : first;
+            if (strcmp(ls_calls_text(call, class), ls_calls_text(first, class)) != 0) {
+                return NULL;
             }
-            asked = asked || ls_calls_is_attempt(call);
         }
+        asked = asked || ls_calls_is_attempt(call);
     }
     return first;
 }

@@ -168,9 +168,7 @@ static bool follow(const ls_observe_trace *trace, int rank, int scaler, bool lea
     if (learns) {
         m = (machine){NAN, NAN, 0, -1, NAN, NAN};
     }
-    ls_calls calls;
-    ls_calls_start(&calls, &trace->rank[rank]);
-    while (ls_calls_next(&calls)) {
+    ls_calls_each(calls, &trace->rank[rank]) {
         if (calls.call->kind == LS_CALL_UPDATE && calls.call->scaler == scaler &&
             calls.scaler[scaler].enabled && !check_update(&calls, rank, &m, learns, s, out)) {
             return false;
@@ -434,12 +432,10 @@ static void count_update(ls_calls *calls, skips *count)
 static bool trains_all_models(const ls_observe_rank *rank)
 {
     unsigned forwards = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            bool counts = ls_calls_is_training(call) && call->model >= 0 && call->model < 32;
-            forwards |= counts ? 1u << call->model : 0;
-        }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        bool counts = ls_calls_is_training(call) && call->model >= 0 && call->model < 32;
+        forwards |= counts ? 1u << call->model : 0;
     }
     return ls_calls_count(forwards) >= ls_job_models(rank);
 }
@@ -553,9 +549,7 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
     }
     check_losses(trace, out);
     for (int k = 0; k < trace->world; k++) {
-        ls_calls calls;
-        ls_calls_start(&calls, &trace->rank[k]);
-        while (ls_calls_next(&calls)) {
+        ls_calls_each(calls, &trace->rank[k]) {
             if (calls.call->kind == LS_CALL_SCALER_STEP) {
                 check_attempt(&calls, k, &count, out);
             } else if (calls.call->kind == LS_CALL_OPTIMIZER_STEP) {
@@ -644,8 +638,7 @@ static const char late_advice[] =
 /* An unscale_ that comes before the collectives that reduce the step's gradients; NULL: none. */
 static const ls_call *early_unscale(const ls_observe_rank *rank)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
+    ls_trace_each_step(step, rank) {
         int reduces = ls_by_hand_collective(step);
         int c = ls_trace_find(step, LS_CALL_UNSCALE, 0);
         if (c >= 0 && c < reduces) {
@@ -698,8 +691,7 @@ static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *
 static void compare_ranks(const ls_observe_trace *trace, int rank, int *compared,
                           ls_observe_finding *out)
 {
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        const ls_observe_step *a = &trace->rank[0].step[i];
+    ls_trace_each_step(a, &trace->rank[0]) {
         const ls_observe_step *b = ls_trace_step(&trace->rank[rank], a->step->step);
         if (b == NULL) {
             continue;
@@ -747,12 +739,10 @@ static void compare_steps(const ls_observe_trace *trace, int rank, int *compared
 static int count_skipped(const ls_observe_trace *trace)
 {
     int count = 0;
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        const ls_observe_step *step = &trace->rank[0].step[i];
+    ls_trace_each_step(step, &trace->rank[0]) {
         bool before = false; /* unscale_ found it, which the scaler's step says again */
         count += !trace->attached && step->step->skipped;
-        for (int c = 0; c < step->call_count; c++) {
-            const ls_call *call = &step->call[c];
+        ls_trace_each_call(call, step) {
             bool unscales = call->kind == LS_CALL_UNSCALE && ls_calls_flag(call, inside) != 1;
             bool found = unscales && ls_calls_flag(call, found_inf) == 1;
             bool skips = call->kind == LS_CALL_SCALER_STEP && ls_calls_flag(call, stepped) == 0;

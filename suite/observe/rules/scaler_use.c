@@ -27,9 +27,7 @@ static int go_through(const ls_observe_trace *trace, visit *look, ls_observe_fin
 {
     int counted = 0;
     for (int k = 0; k < trace->world; k++) {
-        ls_calls calls;
-        ls_calls_start(&calls, &trace->rank[k]);
-        while (ls_calls_next(&calls)) {
+        ls_calls_each(calls, &trace->rank[k]) {
             look(&calls, k, &counted, out);
         }
     }
@@ -168,9 +166,7 @@ static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
     enum { PLACES = 8 };
     for (int k = 0; k < trace->world; k++) {
         scaled_clip list[PLACES] = {{0}};
-        ls_calls calls;
-        ls_calls_start(&calls, &trace->rank[k]);
-        while (ls_calls_next(&calls)) {
+        ls_calls_each(calls, &trace->rank[k]) {
             if (calls.call->kind == LS_CALL_CLIP) {
                 note_scaled_clip(&calls, list, PLACES);
             }
@@ -271,8 +267,7 @@ static void check_updated(const ls_observe_trace *trace, ls_observe_finding *out
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         const ls_call *step[LS_CALLS_SCALERS] = {0};
-        ls_calls calls;
-        ls_calls_start(&calls, rank);
+        ls_calls calls = ls_calls_begin(rank);
         while (ls_calls_next(&calls)) {
             if (calls.call->kind == LS_CALL_SCALER_STEP &&
                 ls_calls_scaler_of(&calls, calls.call) != NULL) {
@@ -442,10 +437,8 @@ static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *ou
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         discards seen = {0};
-        for (int i = 0; i < rank->step_count; i++) {
-            for (int c = 0; c < rank->step[i].call_count; c++) {
-                see_discard(&seen, rank->step[i].call[c].json);
-            }
+        ls_trace_each_call_of(walk, rank) {
+            see_discard(&seen, walk.call->json);
         }
         const ls_event *tail, *call;
         ls_event_each(tail, ls_trace_events(rank, unfinished)) {

@@ -176,8 +176,7 @@ static void judge_rank(const ls_observe_trace *trace, int rank, const schedule *
                        int *compared, ls_observe_finding *out)
 {
     int skipped = 0;
-    for (int i = 0; i < trace->rank[rank].step_count; i++) {
-        const ls_observe_step *step = &trace->rank[rank].step[i];
+    ls_trace_each_step(step, &trace->rank[rank]) {
         double wanted = rate_of(s, base, step->step->step), got = step_rate(step);
         if (isnan(got)) {
             continue;

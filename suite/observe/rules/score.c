@@ -149,14 +149,13 @@ static after look(const ls_observe_rank *rank, const ls_event *data)
     int count;
     const ls_observe_step *step = ls_pass_steps(rank, data, &count);
     for (int i = 0; i < count; i++) {
-        for (int c = 0; c < step[i].call_count; c++) {
-            found.forwards += is_eval(&step[i].call[c]) ? step[i].call[c].times : 0;
+        ls_trace_each_call(call, &step[i]) {
+            found.forwards += is_eval(call) ? call->times : 0;
         }
     }
     bool inside = found.forwards == 0;
     for (int i = 0; i < count; i++) {
-        for (int c = 0; c < step[i].call_count; c++) {
-            const ls_call *call = &step[i].call[c];
+        ls_trace_each_call(call, &step[i]) {
             if (found.forwards > 0 && call->kind == LS_CALL_FORWARD) {
                 inside = ls_calls_flag(call, grad) == 0;
             }
@@ -217,13 +216,11 @@ static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *
 /* The decision of a callback of that number, or NULL. */
 static const ls_call *decision_at(const ls_observe_rank *rank, int index)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (call->kind == LS_CALL_COLLECTIVE &&
-                strcmp(ls_calls_text(call, use), "decision") == 0 && index-- == 0) {
-                return call;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_COLLECTIVE && strcmp(ls_calls_text(call, use), "decision") == 0 &&
+            index-- == 0) {
+            return call;
         }
     }
     return NULL;

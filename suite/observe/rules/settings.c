@@ -116,14 +116,12 @@ static course course_of(const ls_observe_rank *rank, const ls_event *optimizer)
         }
     }
     int number = ls_event_int(optimizer, optimizer, -1);
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int k = 0; k < rank->step[i].call_count; k++) {
-            const ls_call *call = &rank->step[i].call[k];
-            if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == number) {
-                add_step(&c, call);
-            } else if (call->kind == LS_CALL_SCHEDULE && call->optimizer == number) {
-                add_schedule(&c, call);
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == number) {
+            add_step(&c, call);
+        } else if (call->kind == LS_CALL_SCHEDULE && call->optimizer == number) {
+            add_schedule(&c, call);
         }
     }
     return c;
@@ -228,14 +226,12 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
             return;
         }
     }
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int k = 0; k < rank->step[i].call_count; k++) {
-            const ls_call *call = &rank->step[i].call[k];
-            if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer &&
-                ls_calls_text(call, unread)[0] != '\0') {
-                first = first == NULL ? call : first;
-                count += call->times;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer &&
+            ls_calls_text(call, unread)[0] != '\0') {
+            first = first == NULL ? call : first;
+            count += call->times;
         }
     }
     if (count < 2) {

@@ -623,8 +623,7 @@ static const ls_call *second_call(const ls_observe_step *step, int optimizer)
 {
     int calls = 0;
     bool after = false; /* a backward pass */
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         after = after || call->kind == LS_CALL_BACKWARD;
         calls = call->kind == LS_CALL_BACKWARD ? 0 : calls;
         if (after && call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
@@ -710,16 +709,14 @@ static bool changes_momentum(const ls_observe_trace *trace)
 {
     bool changes = false, reported = false;
     const ls_observe_rank *rank = &trace->rank[0];
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            const char *class = ls_event_text(call->json, class, "");
-            changes =
-                changes || (call->kind == LS_CALL_SCHEDULE &&
-                            (strstr(class, "OneCycle") != NULL || strstr(class, "Cyclic") != NULL));
-            reported =
-                reported || (call->kind == LS_CALL_OPTIMIZER_STEP && ls_event_has(call->json, set));
-        }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        const char *class = ls_event_text(call->json, class, "");
+        changes =
+            changes || (call->kind == LS_CALL_SCHEDULE &&
+                        (strstr(class, "OneCycle") != NULL || strstr(class, "Cyclic") != NULL));
+        reported =
+            reported || (call->kind == LS_CALL_OPTIMIZER_STEP && ls_event_has(call->json, set));
     }
     return changes && !reported;
 }
@@ -774,15 +771,12 @@ void ls_rules_step_judge(const ls_observe_trace *trace, ls_observe_finding *out)
         return;
     }
     bool changed = false;
-    for (int64_t n = 0; t.wrong == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
+    ls_samples_each(samples, trace, 0, t.wrong == 0, out) {
         int64_t fitted = t.elements;
-        ls_samples_open(trace, n, &samples, out);
         for (int k = 0; k < samples.world && t.wrong == 0; k++) {
             judge_rank(&samples, k, &t);
         }
         changed = t.wrong > 0 && may_be_changed(&samples, &t, fitted);
-        ls_samples_close(&samples);
     }
     if (t.wrong > 0 && (changed || changes_momentum(trace))) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,

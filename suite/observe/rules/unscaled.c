@@ -22,10 +22,9 @@ static double scale_of(const ls_observe_step *step, int scaler)
     if (scaler <= 0) {
         return step->step->loss_scale;
     }
-    for (int c = ls_trace_find(step, LS_CALL_UPDATE, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_UPDATE, c + 1)) {
-        if (step->call[c].scaler == scaler) {
-            return ls_event_number(step->call[c].json, scale, NAN);
+    ls_trace_each_kind(call, step, LS_CALL_UPDATE) {
+        if (call->scaler == scaler) {
+            return ls_event_number(call->json, scale, NAN);
         }
     }
     return NAN;
@@ -282,11 +281,8 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
                        "reduction.mean compares it");
         return;
     }
-    for (int64_t n = 0; all.names.count == 0 && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    ls_samples_each(samples, trace, 0, all.names.count == 0, out) {
         judge_unscaled_step(&samples, &all);
-        ls_samples_close(&samples);
     }
     if (all.names.count > 0 && ls_job_reduces_itself(trace)) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,

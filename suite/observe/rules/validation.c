@@ -28,8 +28,7 @@ static validation look(const ls_observe_rank *rank, const ls_event *data, int mo
     double batch = ls_event_number(data, batch, 1);
     v.batches = ceil(ls_event_number(data, count, 0) / (batch > 0 ? batch : 1));
     for (int i = 0; i < count; i++) {
-        for (int c = 0; c < step[i].call_count; c++) {
-            const ls_call *call = &step[i].call[c];
+        ls_trace_each_call(call, &step[i]) {
             v.collectives = v.collectives || ls_calls_combine(call);
             if (call->kind != LS_CALL_FORWARD || ls_calls_flag(call, grad) != 0) {
                 continue;
@@ -102,8 +101,7 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
     }
     for (int i = 0; i < rank->step_count; i++) {
         int row = 0, before = forwards;
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
+        ls_trace_each_call(call, &rank->step[i]) {
             bool bare = call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) == 0;
             in_eval = in_eval || (bare && ls_calls_flag(call, training) != 1);
             row = bare ? row + call->times : call->kind == LS_CALL_FORWARD ? 0 : row;
