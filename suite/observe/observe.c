@@ -163,7 +163,13 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
                           ls_observe_finding *out)
 {
     out->rule = rule;
-    judge_parts(trace, rule, out);
+    if (!trace->attached && rule->own != LS_PASS) {
+        ls_verdict_set(&out->verdict, rule->own, "%s", rule->own_why);
+    } else if (trace->world < rule->ranks) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
+    } else {
+        judge_parts(trace, rule, out);
+    }
     allow_join(trace, rule, &out->verdict);
     limit_to_what_was_read(trace, &out->verdict);
     if (out->verdict.code == LS_WEAK) { /* one that suspects something says what to change */

@@ -37,11 +37,6 @@ void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding
 {
     enum { AVERAGES = 8 };
     int updates = 0;
-    if (trace->world < 2 || !trace->attached) {
-        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
-                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
-        return;
-    }
     for (int n = 0; n < AVERAGES; n++) {
         int most = 0, of = 0;
         for (int k = 0; k < trace->world; k++) {
@@ -185,10 +180,6 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
 {
     enum { AVERAGES = 8 };
     int updates = 0;
-    if (trace->world == 0 || !trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no average of weights is reported");
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);

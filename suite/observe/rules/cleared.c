@@ -9,15 +9,6 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 
-static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return false;
-    }
-    return true;
-}
-
 /* ---- order.zero ------------------------------------------------------------------------------ */
 
 typedef struct zeroes {
@@ -223,7 +214,7 @@ static bool uses_closure(const ls_observe_trace *trace)
 void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     zeroes z = {0};
-    if (!concerns(trace, out) || ls_job_has_no_tensors(trace, out)) {
+    if (ls_job_has_no_tensors(trace, out)) {
         return;
     }
     if (uses_closure(trace)) {
@@ -467,9 +458,6 @@ static int judge_clips(const ls_observe_trace *trace, int rank, ls_observe_findi
 void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int clips = 0;
-    if (!concerns(trace, out)) {
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         clips += judge_clips(trace, k, out);
     }

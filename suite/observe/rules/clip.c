@@ -367,7 +367,7 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
                                     : "the script reduces gradients by itself, before it clips");
         return;
     }
-    if (trace->attached && trace->world > 0) {
+    if (trace->attached) {
         if (judge_zero_limit(trace, out)) {
             return;
         }

@@ -338,11 +338,6 @@ static void judge_mixed(const ls_observe_trace *trace, ls_observe_finding *out)
 void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int looked = 0;
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "the protocol reports no calls; reduction.mean compares the sums");
-        return;
-    }
     /* step 1 has none before it */
     ls_samples_each(samples, trace, 1, out->verdict.code != LS_FAIL, out) {
         for (int k = 0; k < samples.world; k++) {
@@ -351,11 +346,10 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
             ls_calls_keep_worst(out, &one);
         }
     }
-    if (trace->world > 0) {
-        ls_observe_finding one = {0};
-        judge_mixed(trace, &one);
-        ls_finding_guess(out, &one);
-    }
+    ls_observe_finding one = {0};
+    judge_mixed(trace, &one);
+    ls_finding_guess(out, &one);
+
     if (looked == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
     }

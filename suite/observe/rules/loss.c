@@ -43,10 +43,6 @@ static bool report_gathered(const ls_call *call, long long step, ls_observe_find
 void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int losses = 0;
-    if (!trace->attached || trace->world == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "gradient.again runs the loss of a trainer's own");
-        return;
-    }
     ls_misuse_judge(trace, "gradient.loss", out);
     ls_trace_each_step(step, &trace->rank[0]) {
         ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {

@@ -101,13 +101,7 @@ static void judge(const micro *m, ls_observe_finding *out)
 void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     micro m = {0};
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "the protocol reports no calls");
-        return;
-    }
-    if (trace->world > 0) {
-        ls_pass_judge_windows(trace, out);
-    }
+    ls_pass_judge_windows(trace, out);
     ls_samples_each(samples, trace, 0, true, out) {
         if (samples.count == trace->world) {
             add_step(&samples, &m);

@@ -259,11 +259,6 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
 
 void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!trace->attached || trace->world == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the trainer's own events hold no transforms");
-        return;
-    }
     ls_misuse_judge(trace, "validation.alike", out);
     if (ls_event_count(ls_trace_events(&trace->rank[0], data)) < 2) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no pass over other data than the training's");

@@ -6,15 +6,6 @@
 #include "rules.h"
 #include "suite/observe/trace/job.h"
 
-static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return false;
-    }
-    return true;
-}
-
 static bool is_eval(const ls_call *call)
 {
     return strcmp(ls_calls_text(call, mode), "eval") == 0;
@@ -189,9 +180,6 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
 void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int forwards = 0;
-    if (!concerns(trace, out)) {
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         for (int m = 0; m < ls_job_models(&trace->rank[k]); m++) {
             if (is_trained(&trace->rank[k], m)) {
@@ -305,9 +293,6 @@ static void follow_statistics(const ls_observe_rank *rank, int model, motion *m)
 void ls_rules_mode_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     motion m = {.model = -1};
-    if (!concerns(trace, out)) {
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         follow_buffers(rank, &m);
@@ -340,9 +325,6 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
 {
     int converted = 0, synced = 0, local = 0;
     const ls_event *event, *call = NULL;
-    if (!concerns(trace, out)) {
-        return;
-    }
     const ls_observe_rank *rank = &trace->rank[0];
     ls_event_each(event, ls_trace_events(rank, convert)) {
         int modules = ls_event_int(event, converted, 0);

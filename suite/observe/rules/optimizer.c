@@ -265,16 +265,11 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
 void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *sharded = ls_job_sharded_optimizer(trace);
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "the protocol reports no groups; optimizer.step takes each parameter");
-        return;
-    }
     if (sharded != NULL) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", sharded);
         return;
     }
-    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0 ||
+    if (ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0 ||
         trace->rank[0].tensor_count == 0) {
         ls_finding_missing(trace, "no optimizer with its groups, or no model, is reported", out);
         return;

@@ -11,15 +11,6 @@
 #include "rules.h"
 #include "suite/observe/trace/spans.h"
 
-static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return false;
-    }
-    return true;
-}
-
 /* ---- order.collectives ----------------------------------------------------------------------- */
 
 /* Between two ranks by nature, or on some of them only. */
@@ -141,13 +132,6 @@ static void compare_collectives(const ls_observe_trace *trace, int rank,
 void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
-    if (!concerns(trace, out)) {
-        return;
-    }
-    if (trace->world < 2) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
-        return;
-    }
     for (int k = 1; k < trace->world; k++) {
         for (int i = 0; i < trace->rank[0].step_count; i++) {
             compare_collectives(trace, k, &trace->rank[0].step[i], &compared, out);
@@ -347,10 +331,6 @@ static bool judge_opens(const ls_observe_trace *trace, ls_observe_finding *out)
 void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int least = 0, most = 0;
-    if (trace->world < 2) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
-        return;
-    }
     if (!ls_job_ended_well(trace) && judge_opens(trace, out)) {
         return;
     }
@@ -610,9 +590,6 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
 void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     schedules s = {0};
-    if (!concerns(trace, out)) {
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         const ls_call *early = early_schedule(rank);

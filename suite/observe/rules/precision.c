@@ -101,10 +101,6 @@ static precision precision_of(const ls_observe_trace *trace)
 
 static bool concerns(const ls_observe_trace *trace, precision *p, ls_observe_finding *out)
 {
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return false;
-    }
     *p = precision_of(trace);
     if (!p->scaled && p->autocast == 0 && p->half == 0 && p->half_params == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "the job trains in f32: no autocast, no scaler");
@@ -297,7 +293,7 @@ static bool judge_other_device(const ls_observe_trace *trace, ls_observe_finding
 void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     precision p;
-    if (trace->attached && judge_other_device(trace, out)) {
+    if (judge_other_device(trace, out)) {
         return;
     }
     if (!concerns(trace, &p, out)) {

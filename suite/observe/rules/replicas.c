@@ -10,10 +10,6 @@
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (trace->world < 2) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "one rank");
-        return false;
-    }
     const char *class = ls_job_sharded(trace);
     if (class != NULL && !ls_trace_is_ddp(trace)) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s: each rank holds a part of the model",

@@ -1,7 +1,7 @@
 #include "rules.h"
 
-#define LS_OBSERVE_RULE(id, claim, requirement, judge, sentence, sure, wrong_if, show) \
-    {id, claim, requirement, sentence, sure, wrong_if, show, judge},
+#define LS_OBSERVE_RULE(id, claim, requirement, judge, jobs, sentence, sure, wrong_if, show) \
+    {id, claim, requirement, jobs, sentence, sure, wrong_if, show, judge},
 static const ls_observe_rule rules[] = {
 #include "rules.def"
 };

@@ -4,7 +4,7 @@
 
 #include "suite/observe/trace/trace.h"
 
-#define LS_OBSERVE_RULE(id, claim, requirement, judge, sentence, sure, wrong_if, show) \
+#define LS_OBSERVE_RULE(id, claim, requirement, judge, jobs, sentence, sure, wrong_if, show) \
     ls_observe_judge judge;
 #include "rules.def"
 #undef LS_OBSERVE_RULE

@@ -560,7 +560,7 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
         }
         check_digests(trace, k, &count, out);
     }
-    if (trace->attached && trace->world > 0) {
+    if (trace->attached) {
         ls_observe_finding one = {0};
         ls_scaler_lost_steps(trace, &one);
         ls_finding_guess(out, &one);

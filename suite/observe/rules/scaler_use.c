@@ -9,10 +9,6 @@
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return false;
-    }
     if (!ls_calls_use_scaler(trace)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no enabled GradScaler was used");
         return false;

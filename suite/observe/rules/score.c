@@ -82,11 +82,6 @@ static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, 
 void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the trainer's own events hold no contents of samples");
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         const ls_event *a, *b;
         ls_event_each(a, ls_trace_events(&trace->rank[k], data)) {
@@ -261,11 +256,6 @@ static void judge_decisions(const ls_observe_trace *trace, int k, int *chosen,
 void ls_rules_validation_choice(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int divided = 0, chosen = 0, decided = 0;
-    if (!trace->attached || trace->world < 2) {
-        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
-                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         judge_best(trace, k, &divided, &chosen, out);
         if (k > 0) {
@@ -353,11 +343,6 @@ void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_findi
 {
     int gathered = 0, number = 0;
     const ls_event *data;
-    if (!trace->attached || trace->world < 2) {
-        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
-                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
-        return;
-    }
     ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
         if (ls_pass_is_validation(data)) {
             judge_padding(trace, number++, data, &gathered, out);

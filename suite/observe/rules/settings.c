@@ -564,12 +564,7 @@ static void judge_optimizer(const ls_observe_rank *rank, const ls_event *optimiz
 void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int groups = 0, count = 0;
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "optimizer.groups compares what the job is asked for");
-        return;
-    }
-    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0) {
+    if (ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 0) {
         ls_finding_missing(trace, "no optimizer with its groups is reported", out);
         return;
     }

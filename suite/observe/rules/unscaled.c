@@ -275,12 +275,6 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
 void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     changes all = {.at = "", .factor = NAN};
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "dumps of the protocol hold the unscaled gradient; "
-                       "reduction.mean compares it");
-        return;
-    }
     ls_samples_each(samples, trace, 0, all.names.count == 0, out) {
         judge_unscaled_step(&samples, &all);
     }

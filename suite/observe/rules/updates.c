@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
@@ -150,17 +151,11 @@ static void find_standing(const ls_observe_rank *rank, moves *m, ls_job_names *n
 void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     moves m = {.type = "", .at = ""};
-    if (!trace->attached || count_half(trace) == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       trace->attached ? "no trainable parameter is in half"
-                                       : "dumps of the protocol are compared with FP64 by conform");
+    if (count_half(trace) == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no trainable parameter is in half");
         return;
     }
-    m.standing = calloc((size_t)trace->rank[0].tensor_count, sizeof *m.standing);
-    if (m.standing == NULL) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no memory to follow the tensors in");
-        return;
-    }
+    m.standing = ls_list_make((size_t)trace->rank[0].tensor_count, sizeof *m.standing);
     for (int64_t n = 0, first = 0; (n = ls_samples_next(trace, n)) != 0;) {
         ls_samples samples;
         ls_samples_open(trace, n, &samples, out);

@@ -131,10 +131,6 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
 void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int seen = 0;
-    if (!trace->attached) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "the trainer's own events hold no calls");
-        return;
-    }
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
@@ -161,11 +157,6 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
 {
     int divided = 0, gathered = 0;
     const ls_event *data, *first = NULL, *padded = NULL;
-    if (!trace->attached || trace->world < 2) {
-        ls_verdict_set(&out->verdict, trace->attached ? LS_SKIP : LS_UNSUPPORTED, "%s",
-                       trace->attached ? "one rank" : "the trainer's own events hold no calls");
-        return;
-    }
     ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
         if (!ls_pass_is_validation(data) ||
             strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") != 0 ||

@@ -34,7 +34,11 @@ struct ls_observe_rule {
     const char *id;          /* "scaler.trace" */
     const char *claim;       /* "any-ddp", "any-amp" or "both" */
     const char *requirement; /* "J7" in requirements.txt */
-    const char *sentence;    /* what holds, for the report */
+    /* Of a trainer of the protocol, where it can judge attached jobs alone: LS_PASS: both. */
+    ls_verdict_code own;
+    const char *own_why;
+    int ranks;            /* that a job must have; 0: any */
+    const char *sentence; /* what holds, for the report */
     const char *sure;     /* of a law: why a FAIL is sure; "": all that the rule finds is a hint */
     const char *wrong_if; /* what would make its hints wrong; "": it gives none */
     const char *show;     /* what to do where nothing showed it */
