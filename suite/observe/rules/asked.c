@@ -135,11 +135,8 @@ void ls_rules_precision_level(const ls_observe_trace *trace, ls_observe_finding 
                    check_dump(samples.file[k], &want, &compared, out);
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step with running statistics");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%lld types and rounded copies are the level's",
-                    (long long)compared);
+    ls_finding_close(out, compared, LS_UNSUPPORTED, "no dump of a step with running statistics",
+                     "%lld types and rounded copies are the level's", (long long)compared);
 }
 
 /* ---- sharing --------------------------------------------------------------------------------- */
@@ -337,12 +334,9 @@ void ls_rules_reduction_asked(const ls_observe_trace *trace, ls_observe_finding 
         check_join(trace, &samples, &compared, out);
         check_noop(trace, &samples, &compared, out);
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "no type, no joining ranks and no running statistics are asked for");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%d types and values are shared as is asked for",
-                    compared);
+    ls_finding_close(out, compared, LS_SKIP,
+                     "no type, no joining ranks and no running statistics are asked for",
+                     "%d types and values are shared as is asked for", compared);
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -434,9 +428,6 @@ void ls_rules_optimizer_groups(const ls_observe_trace *trace, ls_observe_finding
             compared++;
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no dump of a step");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%d parameters have the rate and decay of their group",
-                    compared);
+    ls_finding_close(out, compared, LS_UNSUPPORTED, "no dump of a step",
+                     "%d parameters have the rate and decay of their group", compared);
 }

@@ -60,11 +60,8 @@ void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding
                 a.updates, of, most);
         }
     }
-    if (updates == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
-    }
-    ls_verdict_pass(&out->verdict, updates,
-                    "averages were updated %d times, on each rank that runs them", updates);
+    ls_finding_close(out, updates, LS_SKIP, "no AveragedModel was updated",
+                     "averages were updated %d times, on each rank that runs them", updates);
 }
 
 /* ---- how an average moves -------------------------------------------------------------------- */
@@ -191,8 +188,6 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
             updates += k == 0 ? c.updates : 0;
         }
     }
-    if (updates == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no AveragedModel was updated");
-    }
-    ls_verdict_pass(&out->verdict, updates, "averages of weights were updated %d times", updates);
+    ls_finding_close(out, updates, LS_SKIP, "no AveragedModel was updated",
+                     "averages of weights were updated %d times", updates);
 }

@@ -10,17 +10,6 @@
 
 /* ---- checkpoint.content ---------------------------------------------------------------------- */
 
-static bool names(const ls_event *list, const char *name)
-{
-    const ls_event *entry;
-    ls_event_each(entry, list) {
-        if (ls_event_is_text(entry) && strcmp(entry->text, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static int trainable_of(const ls_observe_rank *rank)
 {
     int count = 0;
@@ -86,8 +75,8 @@ static void judge_others(const ls_observe_rank *rank, int number, const ls_event
     if (earlier < 0) {
         return;
     }
-    if (names(ls_event_list(save, fresh), "optimizer") ||
-        names(ls_event_list(save, fresh), "schedule")) {
+    if (ls_event_holds(ls_event_list(save, fresh), "optimizer") ||
+        ls_event_holds(ls_event_list(save, fresh), "schedule")) {
         ls_finding_set(out, LS_FAIL, at,
                        "the weights are a copy that was made once and is saved each time",
                        "take model.state_dict() where the file is written",
@@ -126,7 +115,8 @@ static void judge_wrong(const ls_observe_rank *rank, int number, const ls_event 
 {
     ls_job_names wrong = {0};
     for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].trainable && names(ls_event_list(save, wrong), rank->tensor[i].name)) {
+        if (rank->tensor[i].trainable &&
+            ls_event_holds(ls_event_list(save, wrong), rank->tensor[i].name)) {
             ls_job_add_name(&wrong, rank->tensor[i].name);
         }
     }
@@ -141,13 +131,13 @@ static void judge_wrong(const ls_observe_rank *rank, int number, const ls_event 
                      "while the model was trained on",
                      "take model.state_dict() where the file is written, or copy all of it at once",
                      out);
-    } else if (names(ls_event_list(save, stale), "optimizer")) {
+    } else if (ls_event_holds(ls_event_list(save, stale), "optimizer")) {
         fail_mixture(number, save,
                      "the weights of this step and an optimizer's state of an earlier one",
                      "optimizer.state_dict() was called before the loop, when there was no state, "
                      "or its result was copied",
                      "call optimizer.state_dict() where the file is written", out);
-    } else if (names(ls_event_list(save, stale), "schedule")) {
+    } else if (ls_event_holds(ls_event_list(save, stale), "schedule")) {
         fail_mixture(number, save,
                      "the weights of this step and a schedule's state of an earlier "
                      "one",
@@ -183,7 +173,7 @@ static bool missing_everywhere(const ls_observe_rank *rank, int64_t step, const 
     const ls_event *save;
     ls_event_each(save, ls_trace_events(rank, save)) {
         if (ls_saved_step(save) == step && ls_saved_has(save, "model") &&
-            !names(ls_event_list(save, params_missing), name)) {
+            !ls_event_holds(ls_event_list(save, params_missing), name)) {
             return false;
         }
     }

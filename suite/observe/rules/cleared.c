@@ -461,9 +461,6 @@ void ls_rules_order_clip(const ls_observe_trace *trace, ls_observe_finding *out)
     for (int k = 0; k < trace->world; k++) {
         clips += judge_clips(trace, k, out);
     }
-    if (clips == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "gradients are not clipped");
-    }
-    ls_verdict_pass(&out->verdict, clips, "%d calls, each before its optimizer's step",
-                    clips / trace->world);
+    ls_finding_close(out, clips, LS_SKIP, "gradients are not clipped",
+                     "%d calls, each before its optimizer's step", clips / trace->world);
 }

@@ -10,6 +10,7 @@
 #include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
+#include "suite/observe/trace/saved.h"
 #include "suite/observe/trace/trace.h"
 
 /* What the writer held when it saved the file, and what the reader holds after it has read it. */
@@ -43,17 +44,6 @@ static int64_t saved_step(const ls_observe_trace *trace)
         }
     }
     return step;
-}
-
-static const ls_event *find_restore(const ls_observe_rank *rank)
-{
-    const ls_event *restore;
-    ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (strcmp(ls_event_text(restore, what, ""), "run") == 0) {
-            return restore;
-        }
-    }
-    return NULL;
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -287,11 +277,8 @@ void ls_rules_checkpoint_held(const ls_observe_trace *trace, ls_observe_finding 
             }
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no file of the job's that is still there");
-    }
-    ls_verdict_pass(&out->verdict, compared,
-                    "%d groups of tensors in files are those that were held", compared);
+    ls_finding_close(out, compared, LS_SKIP, "no file of the job's that is still there",
+                     "%d groups of tensors in files are those that were held", compared);
 }
 
 void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -304,7 +291,7 @@ void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_fin
     int64_t number = saved_step(trace);
     for (int k = 0; k < trace->world && k < trace->before->world; k++) {
         hand_over h = {.save = find_save(&trace->before->rank[k], number),
-                       .restore = find_restore(&trace->rank[k]),
+                       .restore = ls_saved_restored(&trace->rank[k], "run"),
                        .rank = k};
         if (h.save != NULL && h.restore != NULL) {
             compare_state(trace, &h, &compared, out);
@@ -313,10 +300,7 @@ void ls_rules_checkpoint_continued(const ls_observe_trace *trace, ls_observe_fin
             compare_data(trace, &h, out);
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the events do not say what was held when the file was written and read");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%d groups of tensors are those that were saved",
-                    compared);
+    ls_finding_close(out, compared, LS_UNSUPPORTED,
+                     "the events do not say what was held when the file was written and read",
+                     "%d groups of tensors are those that were saved", compared);
 }

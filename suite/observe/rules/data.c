@@ -587,10 +587,9 @@ void ls_rules_data_covered(const ls_observe_trace *trace, ls_observe_finding *ou
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        indexed == 0 ? "no pass with indices"
                                     : "a sampler of the script's own chooses what it draws");
-    } else if (whole == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "no pass over the data reached its end");
     }
-    ls_verdict_pass(&out->verdict, whole, "all indices were drawn in %d whole passes", whole);
+    ls_finding_close(out, whole, LS_WEAK, "no pass over the data reached its end",
+                     "all indices were drawn in %d whole passes", whole);
 }
 
 /* ---- data.shuffled --------------------------------------------------------------------------- */
@@ -616,8 +615,7 @@ static bool repeats(const ls_event *a, const ls_event *b)
 /* The same loop again: a loader may be built anew for each epoch. */
 static bool same_loop(const ls_event *a, const ls_event *b)
 {
-    return strcmp(ls_event_text(a, at, ""), ls_event_text(b, at, "")) == 0 &&
-           strcmp(ls_event_text(a, sampler, ""), ls_event_text(b, sampler, "")) == 0 &&
+    return ls_event_same(a, b, at) && ls_event_same(a, b, sampler) &&
            ls_event_number(a, length, -1) == ls_event_number(b, length, -1);
 }
 
@@ -743,12 +741,10 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
                        indexed == 0
                            ? "no pass with indices"
                            : "the sampler was not asked to shuffle, or is the script's own");
-    } else if (pairs == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
-                       "one pass over the data: nothing shows that the next has another order");
     }
-    ls_verdict_pass(&out->verdict, pairs, "%d passes in another order than the one before",
-                    pairs / trace->world);
+    ls_finding_close(out, pairs, LS_WEAK,
+                     "one pass over the data: nothing shows that the next has another order",
+                     "%d passes in another order than the one before", pairs / trace->world);
 }
 
 /* ---- data.distinct --------------------------------------------------------------------------- */

@@ -96,8 +96,7 @@ static bool is_first(const ls_observe_trace *trace, int rank, const ls_event *va
             if (data == validation) {
                 return true;
             }
-            if (!ls_pass_is_trained(data) &&
-                strcmp(ls_event_text(data, at, ""), ls_event_text(validation, at, "")) == 0) {
+            if (!ls_pass_is_trained(data) && ls_event_same(data, validation, at)) {
                 return false;
             }
         }

@@ -350,8 +350,6 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
     judge_mixed(trace, &one);
     ls_finding_guess(out, &one);
 
-    if (looked == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step after the first");
-    }
-    ls_verdict_pass(&out->verdict, looked, "looked at %d times in steps after the first", looked);
+    ls_finding_close(out, looked, LS_WEAK, "no detailed step after the first",
+                     "looked at %d times in steps after the first", looked);
 }

@@ -28,26 +28,11 @@ static bool has_backward(const ls_observe_step *step, int index)
     return false;
 }
 
-/* A model whose parameters no optimizer has is a teacher, or part of a loss: it may stay in eval.
- */
-static bool is_trained(const ls_observe_rank *rank, int model)
-{
-    int optimizer, group;
-    for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].model == model && rank->tensor[i].trainable &&
-            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &group) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- mode.training --------------------------------------------------------------------------- */
 
 /* Training forwards of a model on a rank. */
 typedef struct mode {
     int forwards, in_eval;     /* with autograd on, in steps with a backward */
-    int frozen;                /* in training mode, with norms in eval mode */
     bool began_frozen, turned; /* norms in eval mode from the first on; from a later one on */
     const ls_call *eval;       /* the last call of eval() since the last of train(), or NULL */
     bool validated;            /* forwards without autograd since then */
@@ -93,7 +78,6 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
             m->turned = true;
             m->turn = call;
         }
-        m->frozen++;
     }
     m->forwards++;
 }
@@ -182,7 +166,7 @@ void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *o
     int forwards = 0;
     for (int k = 0; k < trace->world; k++) {
         for (int m = 0; m < ls_job_models(&trace->rank[k]); m++) {
-            if (is_trained(&trace->rank[k], m)) {
+            if (ls_job_is_trained(&trace->rank[k], m, true)) {
                 ls_observe_finding one = {0};
                 judge_mode(trace, k, m, &forwards, &one);
                 ls_calls_keep_worst(out, &one);
@@ -232,8 +216,9 @@ static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step
 
 static const char *buffers_of(const ls_observe_step *step)
 {
-    bool given = (step->step->digest_mask & (1u << LS_RECORD_BUFFER)) != 0;
-    return given ? step->step->digest[LS_RECORD_BUFFER] : NULL;
+    return (step->step->digest_mask & (1u << LS_RECORD_BUFFER)) != 0
+               ? step->step->digest[LS_RECORD_BUFFER]
+               : NULL;
 }
 
 /* Steps after which digests could have changed, and did or did not. */
@@ -334,7 +319,7 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
     for (int m = 0; m < ls_job_models(rank); m++) {
         const ls_event *model = ls_job_model(rank, m);
         synced += ls_job_count(model, sync_bn);
-        local += is_trained(rank, m) ? ls_job_count(model, bn) : 0;
+        local += ls_job_is_trained(rank, m, true) ? ls_job_count(model, bn) : 0;
     }
     if (call == NULL) {
         ls_verdict_set(&out->verdict, LS_SKIP, "convert_sync_batchnorm was not called");

@@ -40,18 +40,6 @@ static int count_foreign(const ls_observe_rank *rank, const char **at)
     return foreign;
 }
 
-static bool model_is_trained(const ls_observe_rank *rank, int model)
-{
-    int optimizer, index;
-    for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].model == model &&
-            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &index) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Two optimizers that hold it and stepped in the same step; which the second is. */
 static bool is_stepped_by_two(const ls_observe_rank *rank, const char *name, int *which)
 {
@@ -117,7 +105,7 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
             continue;
         }
         bool trained = gets_gradient(trace, 0, tensor->name, out);
-        if (!model_is_trained(rank, tensor->model)) {
+        if (!ls_job_is_trained(rank, tensor->model, false)) {
             if (trained) {
                 ls_job_add_name(&c.other_model, tensor->name);
             }
@@ -293,13 +281,6 @@ static bool is_same(double a, double b)
     return a == b || fabs(a - b) <= same_rate.value * fmax(fabs(a), fabs(b));
 }
 
-static double rate_in(const ls_call *call, int group)
-{
-    const ls_event *rates = ls_event_list(call->json, lr);
-    const ls_event *rate = ls_event_at(rates, group);
-    return ls_event_is_number(rate) ? rate->number : NAN;
-}
-
 static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_observe_finding *out)
 {
     const ls_observe_rank *first = &trace->rank[0];
@@ -349,16 +330,20 @@ static void follow_step(const ls_observe_step *step, follow *f)
 {
     ls_trace_each_call(call, step) {
         if (call->kind == LS_CALL_OPTIMIZER_STEP) {
-            double used = rate_in(call, 0);
+            double used = ls_event_number_at(ls_event_list(call->json, lr), 0);
             f->used_moves = f->used_moves || (!isnan(f->used_first) && used != f->used_first);
             f->used_first = isnan(f->used_first) ? used : f->used_first;
-            if (f->last != NULL && !isnan(used) && !isnan(rate_in(f->last, 0))) {
+            if (f->last != NULL && !isnan(used) &&
+                !isnan(ls_event_number_at(ls_event_list(f->last->json, lr), 0))) {
                 f->checked++;
-                f->missed += !is_same(used, rate_in(f->last, 0));
-                f->step = is_same(used, rate_in(f->last, 0)) ? f->step : call;
+                f->missed +=
+                    !is_same(used, ls_event_number_at(ls_event_list(f->last->json, lr), 0));
+                f->step = is_same(used, ls_event_number_at(ls_event_list(f->last->json, lr), 0))
+                              ? f->step
+                              : call;
             }
         } else if (call->kind == LS_CALL_SCHEDULE) {
-            double given = rate_in(call, 0);
+            double given = ls_event_number_at(ls_event_list(call->json, lr), 0);
             f->given_moves = f->given_moves || (!isnan(f->given_first) && given != f->given_first);
             f->given_first = isnan(f->given_first) ? given : f->given_first;
             f->last = call;
@@ -419,7 +404,7 @@ static bool uses_rate(const ls_call *call, double rate)
 {
     int count = ls_event_count(ls_event_list(call->json, lr));
     for (int g = 0; g < count; g++) {
-        if (is_same(rate_in(call, g), rate)) {
+        if (is_same(ls_event_number_at(ls_event_list(call->json, lr), g), rate)) {
             return true;
         }
     }
@@ -439,9 +424,10 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
         } else if (call->kind == LS_CALL_SCHEDULE) {
             last = call;
         } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
-                   !isnan(rate_in(last, 0)) && !isnan(rate_in(call, 0))) {
+                   !isnan(ls_event_number_at(ls_event_list(last->json, lr), 0)) &&
+                   !isnan(ls_event_number_at(ls_event_list(call->json, lr), 0))) {
             checked++;
-            if (uses_rate(call, rate_in(last, 0))) {
+            if (uses_rate(call, ls_event_number_at(ls_event_list(last->json, lr), 0))) {
                 return;
             }
         }

@@ -140,11 +140,9 @@ void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_findin
             compare_collectives(trace, k, trace->rank[0].open, &compared, out);
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "the script calls no collective within its steps");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%d collectives of the script, the same on %d ranks",
-                    compared / (trace->world - 1), trace->world);
+    ls_finding_close(out, compared, LS_SKIP, "the script calls no collective within its steps",
+                     "%d collectives of the script, the same on %d ranks",
+                     compared / (trace->world - 1), trace->world);
 }
 
 /* ---- order.steps ----------------------------------------------------------------------------- */

@@ -95,16 +95,12 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
                 continue;
             }
             judge_pass(k, data, &compared, out);
-            if (before != NULL &&
-                strcmp(ls_event_text(before, at, ""), ls_event_text(data, at, "")) == 0) {
+            if (before != NULL && ls_event_same(before, data, at)) {
                 judge_passes(k, before, data, &compared, out);
             }
             before = data;
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no two workers of a training loader were seen");
-    }
-    ls_verdict_pass(&out->verdict, compared, "random numbers of their own in %d workers and passes",
-                    compared);
+    ls_finding_close(out, compared, LS_SKIP, "no two workers of a training loader were seen",
+                     "random numbers of their own in %d workers and passes", compared);
 }

@@ -121,16 +121,6 @@ static bool is_left_over(const ls_samples *samples, int rank, const ls_mean *mea
     return fits;
 }
 
-static bool is_zero(const ls_values *values)
-{
-    for (int64_t i = 0; i < values->count; i++) {
-        if (values->v[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void guess_tensor(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
                          const ls_values *got, tally *t)
 {
@@ -140,7 +130,7 @@ static void guess_tensor(const ls_samples *samples, int rank, const char *name, 
     t->fits[GUESS_OWN] += own->v != NULL && is_instead(mean, got, own);
     t->fits[GUESS_LEFT] += is_left_over(samples, rank, mean, got, name);
     t->fits[GUESS_LAST] += is_last_pass(samples, mean, got, name);
-    t->fits[GUESS_ZERO] += is_zero(got);
+    t->fits[GUESS_ZERO] += ls_samples_zero(got);
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */

@@ -50,19 +50,6 @@ static bool compare_digests(const ls_event *a, const ls_event *b, ls_event_membe
     return true;
 }
 
-/* Whether any parameter of the model is in a group of an optimizer. */
-static bool is_trained(const ls_observe_rank *rank, int model)
-{
-    int optimizer, group;
-    for (int i = 0; i < rank->tensor_count; i++) {
-        if (rank->tensor[i].model == model &&
-            ls_job_group(rank, rank->tensor[i].name, -1, &optimizer, &group) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void fail_start(const ls_observe_trace *trace, const ls_event *model, int rank,
                        ls_job_names *names, ls_observe_finding *out)
 {
@@ -138,7 +125,7 @@ static bool starts_by_hand(const ls_observe_trace *trace)
 /* A plain model that is trained is judged too: the wrapper may be missing. */
 static bool is_replicated(const ls_observe_trace *trace, const ls_event *model, int index)
 {
-    return ls_job_model_is_ddp(model) || is_trained(&trace->rank[0], index);
+    return ls_job_model_is_ddp(model) || ls_job_is_trained(&trace->rank[0], index, false);
 }
 
 static void judge_models(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
@@ -383,7 +370,7 @@ static bool has_untrained_difference(const ls_observe_trace *trace)
         const ls_event *first = ls_job_model(&trace->rank[0], m);
         for (int k = 1; k < trace->world && first != NULL; k++) {
             ls_job_names names = {0};
-            if (!ls_job_model_is_ddp(first) && !is_trained(&trace->rank[0], m) &&
+            if (!ls_job_model_is_ddp(first) && !ls_job_is_trained(&trace->rank[0], m, false) &&
                 compare_digests(first, ls_job_model(&trace->rank[k], m), LS_LIST(params),
                                 LS_LIST(param_digests), &names) &&
                 names.count > 0) {

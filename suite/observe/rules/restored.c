@@ -175,9 +175,7 @@ static climb climb_of(const ls_observe_rank *rank, int optimizer, double file)
         if (ls_job_steps_of(&rank->step[i], optimizer, &call) == 0) {
             continue;
         }
-        const ls_event *rates = ls_event_list(call->json, lr);
-        const ls_event *rate = ls_event_at(rates, 0);
-        double now = ls_event_is_number(rate) ? rate->number : NAN;
+        double now = ls_event_number_at(ls_event_list(call->json, lr), 0);
         c.step = c.step == NULL ? call : c.step;
         c.first = isnan(c.first) ? now : c.first;
         c.rises += now > last;
@@ -186,16 +184,6 @@ static climb climb_of(const ls_observe_rank *rank, int optimizer, double file)
         last = now;
     }
     return c;
-}
-
-static bool has_schedule(const ls_observe_rank *rank)
-{
-    for (int i = 0; i < rank->step_count; i++) {
-        if (ls_trace_find(&rank->step[i], LS_CALL_SCHEDULE, 0) >= 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* A count above 0 in a file that the job has loaded: of steps, iterations or epochs. */
@@ -225,7 +213,7 @@ static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer
     const ls_event *rate = ls_event_at(ls_event_list(restore, lr), 0);
     const ls_event *count = count_of_file(rank);
     double file = ls_event_is_number(rate) ? rate->number : NAN;
-    if (count == NULL || !(file > 0) || has_schedule(rank)) {
+    if (count == NULL || !(file > 0) || ls_trace_first(rank, LS_CALL_SCHEDULE) != NULL) {
         return;
     }
     climb c = climb_of(rank, ls_event_int(optimizer, optimizer, -1), file);

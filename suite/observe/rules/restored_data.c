@@ -107,8 +107,7 @@ static const ls_event *last_pass(const ls_observe_rank *rank, int64_t saved)
         if (!ls_pass_is_trained(data) || !was_whole(data, saved)) {
             continue;
         }
-        if (last != NULL &&
-            strcmp(ls_event_text(data, order, ""), ls_event_text(last, order, "")) == 0) {
+        if (last != NULL && ls_event_same(data, last, order)) {
             return NULL;
         }
         last = data;
@@ -126,8 +125,7 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
     const ls_event *before = last_pass(&trace->before->rank[0], saved);
     if (saved < 0 || now == NULL || before == NULL || !ls_event_bool(now, shuffle, false) ||
         ls_event_int(now, count, 0) < few.value || !ls_event_bool(now, indices, true) ||
-        ls_event_text(now, order, "")[0] == '\0' ||
-        strcmp(ls_event_text(now, order, ""), ls_event_text(before, order, "")) != 0) {
+        ls_event_text(now, order, "")[0] == '\0' || !ls_event_same(now, before, order)) {
         return;
     }
     ls_finding_set(

@@ -15,16 +15,6 @@
 
 /* ---- what the job uses ----------------------------------------------------------------------- */
 
-static bool uses_schedule(const ls_observe_trace *trace)
-{
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        if (ls_trace_find(&trace->rank[0].step[i], LS_CALL_SCHEDULE, 0) >= 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Whether the optimizer's rule keeps moments; of unknown rules that is not known. */
 static bool keeps_moments(const ls_event *optimizer)
 {
@@ -87,7 +77,8 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
 
 static void advise_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    for (int k = 0; k < trace->world && uses_schedule(trace); k++) {
+    for (int k = 0; k < trace->world && ls_trace_first(&trace->rank[0], LS_CALL_SCHEDULE) != NULL;
+         k++) {
         const ls_event *save;
         ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
             if (ls_saved_has(save, "optimizer") &&
@@ -372,17 +363,14 @@ static bool has_moments(const ls_event *load)
 static bool is_another_kind(const ls_event *load, const ls_event *optimizer)
 {
     static const char *const setting[] = {"betas", "momentum"};
-    const ls_event *settings = ls_event_list(load, settings), *one, *name;
+    const ls_event *settings = ls_event_list(load, settings), *one;
     const ls_event *group = ls_event_at(ls_event_list(optimizer, groups), 0);
     int others = 0;
     ls_event_each(one, settings) {
         bool unlike = false;
         for (size_t i = 0; i < sizeof setting / sizeof *setting; i++) {
-            bool has = false;
-            ls_event_each(name, one) {
-                has = has || (ls_event_is_text(name) && strcmp(name->text, setting[i]) == 0);
-            }
-            unlike = unlike || has != (ls_event_find(group, setting[i]) != NULL);
+            unlike = unlike ||
+                     ls_event_holds(one, setting[i]) != (ls_event_find(group, setting[i]) != NULL);
         }
         others += unlike;
     }
@@ -525,8 +513,7 @@ static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_findin
     if (call == NULL || !goes_on || ls_event_count(counts) != 1) {
         return;
     }
-    const ls_event *count = ls_event_at(counts, 0);
-    double file = ls_event_is_number(count) ? count->number : NAN;
+    double file = ls_event_number_at(counts, 0);
     double own = ls_event_number(call->json, epoch, NAN);
     if (!(file >= 1 && own <= file)) {
         return;

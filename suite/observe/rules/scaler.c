@@ -9,6 +9,7 @@
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
+#include "suite/observe/trace/saved.h"
 #include "suite/observe/trace/scaler_lost.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -18,17 +19,6 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
         ls_verdict_set(&out->verdict, LS_SKIP, "no enabled GradScaler was used");
     }
     return used;
-}
-
-static bool was_restored(const ls_observe_rank *rank, const char *what)
-{
-    const ls_event *restore;
-    ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* ---- scaler.trace ---------------------------------------------------------------------------- */
@@ -184,7 +174,7 @@ static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_fin
             seen s = *sum, again = *sum;
             ls_observe_finding own = *out, other = *out;
             bool follows = follow(trace, k, scaler, false, &s, &own);
-            if (!follows && was_restored(&trace->rank[k], "scaler") &&
+            if (!follows && (ls_saved_restored(&trace->rank[k], "scaler") != NULL) &&
                 follow(trace, k, scaler, true, &again, &other)) {
                 own = other;
                 s = again;
@@ -648,27 +638,18 @@ static const ls_call *early_unscale(const ls_observe_rank *rank)
     return NULL;
 }
 
-static const char *restore_place(const ls_observe_rank *rank, const char *what,
-                                 const char *otherwise)
-{
-    const ls_event *restore;
-    ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
-            return ls_event_text(restore, at, otherwise);
-        }
-    }
-    return otherwise;
-}
-
 static void blame_split(const ls_observe_trace *trace, int rank, const ls_call *call,
                         const char *text, ls_observe_finding *out)
 {
-    bool restored = was_restored(&trace->rank[0], "scaler");
-    if (restored != was_restored(&trace->rank[rank], "scaler")) {
+    bool restored = (ls_saved_restored(&trace->rank[0], "scaler") != NULL);
+    if (restored != (ls_saved_restored(&trace->rank[rank], "scaler") != NULL)) {
         ls_verdict_cause(&out->verdict, "the scaler's state was loaded on rank %d only",
                          restored ? 0 : rank);
-        ls_finding_blame(out, restore_place(&trace->rank[restored ? 0 : rank], "scaler", call->at),
-                         "call scaler.load_state_dict on every rank");
+        ls_finding_blame(
+            out,
+            ls_event_text(ls_saved_restored(&trace->rank[restored ? 0 : rank], "scaler"), at,
+                          call->at),
+            "call scaler.load_state_dict on every rank");
     } else if (strstr(text, "found_inf") != NULL && early_unscale(&trace->rank[0]) != NULL) {
         ls_finding_explain(
             out, early_unscale(&trace->rank[0])->at,

@@ -413,18 +413,6 @@ static void see_discard(discards *seen, const ls_event *call)
     }
 }
 
-/* The call that those steps leave out, where others make it. */
-static const char *scaler_step_of(const ls_observe_rank *rank, const char *otherwise)
-{
-    for (int i = 0; i < rank->step_count; i++) {
-        int call = ls_trace_find(&rank->step[i], LS_CALL_SCALER_STEP, 0);
-        if (call >= 0) {
-            return rank->step[i].call[call].at;
-        }
-    }
-    return otherwise;
-}
-
 /* A script that finds infinite gradients itself and leaves out both step() and update(): the next
  * backward runs at the scale that caused them. A loss that is not finite itself is no matter of the
  * scale. */
@@ -445,7 +433,8 @@ static void judge_discards(const ls_observe_trace *trace, ls_observe_finding *ou
         /* One may be of a loss whose step is still to come: networks that train in turn clear the
          * gradients of each other. */
         if (seen.most > 1) {
-            ls_finding_set(out, LS_FAIL, scaler_step_of(rank, seen.at),
+            const ls_call *step = ls_trace_first(rank, LS_CALL_SCALER_STEP);
+            ls_finding_set(out, LS_FAIL, step != NULL ? step->at : seen.at,
                            "the script skips steps that overflow by itself: without update() the "
                            "scale is never lowered, and the next step overflows, too",
                            "call scaler.step(optimizer) and scaler.update() in every step: they "

@@ -218,8 +218,6 @@ void ls_rules_optimizer_schedule(const ls_observe_trace *trace, ls_observe_findi
     for (int k = 0; k < trace->world; k++) {
         judge_rank(trace, k, &s, base_rate(options, trace->world), &compared, out);
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "no step reports a rate");
-    }
-    ls_verdict_pass(&out->verdict, compared, "%d rates are those of %s", compared, text);
+    ls_finding_close(out, compared, LS_UNSUPPORTED, "no step reports a rate",
+                     "%d rates are those of %s", compared, text);
 }

@@ -95,12 +95,9 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
             }
         }
     }
-    if (compared == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "no two passes of a validation whose samples have classes");
-    }
-    ls_verdict_pass(&out->verdict, compared,
-                    "the same samples in %d validations as in those before", compared);
+    ls_finding_close(out, compared, LS_SKIP,
+                     "no two passes of a validation whose samples have classes",
+                     "the same samples in %d validations as in those before", compared);
 }
 
 /* ---- what follows a validation --------------------------------------------------------------- */
@@ -348,10 +345,7 @@ void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_findi
             judge_padding(trace, number++, data, &gathered, out);
         }
     }
-    if (gathered == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "no validation that is divided gathers what ranks find in its samples");
-    }
-    ls_verdict_pass(&out->verdict, gathered, "%d validations gather samples, and count none twice",
-                    gathered);
+    ls_finding_close(out, gathered, LS_SKIP,
+                     "no validation that is divided gathers what ranks find in its samples",
+                     "%d validations gather samples, and count none twice", gathered);
 }

@@ -69,21 +69,15 @@ typedef struct course {
     const char *set_at;             /* where it sets a rate at all, or "" */
 } course;
 
-static double rate_in(const ls_call *call, int group)
-{
-    const ls_event *rate = ls_event_at(ls_event_list(call->json, lr), group);
-    return ls_event_is_number(rate) ? rate->number : NAN;
-}
-
 static void add_step(course *c, const ls_call *call)
 {
     bool apart = false, zero = true;
     for (int g = 0; g < c->count; g++) {
         rates *own = &c->group[g];
-        double rate = rate_in(call, g);
+        double rate = ls_event_number_at(ls_event_list(call->json, lr), g);
         own->moves = own->moves || (!isnan(own->first) && !same_rate(rate, own->first));
         own->first = isnan(own->first) ? rate : own->first;
-        apart = apart || !same_rate(rate, rate_in(call, 0));
+        apart = apart || !same_rate(rate, ls_event_number_at(ls_event_list(call->json, lr), 0));
         zero = zero && rate == 0;
     }
     c->steps += call->times;
@@ -96,7 +90,7 @@ static void add_schedule(course *c, const ls_call *call)
 {
     for (int g = 0; g < c->count; g++) {
         rates *own = &c->group[g];
-        double rate = rate_in(call, g);
+        double rate = ls_event_number_at(ls_event_list(call->json, lr), g);
         own->given_moves =
             own->given_moves || (!isnan(own->given_first) && !same_rate(rate, own->given_first));
         own->given_first = isnan(own->given_first) ? rate : own->given_first;

@@ -114,16 +114,6 @@ static double fit_factor(const ls_values *a, const ls_values *b)
     return square > 0 ? product / square : NAN;
 }
 
-static bool is_zero(const ls_values *values)
-{
-    for (int64_t i = 0; i < values->count; i++) {
-        if (values->v[i] != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* What came between a and b, of which b = factor * a was expected. */
 static change classify(const ls_values *a, const ls_values *b, double factor, double scale,
                        double *fitted)
@@ -131,7 +121,7 @@ static change classify(const ls_values *a, const ls_values *b, double factor, do
     if (is_product(a, b, factor)) {
         return CHANGE_NONE;
     }
-    if (is_zero(b)) {
+    if (ls_samples_zero(b)) {
         return CHANGE_ZERO;
     }
     if (scale != 1 && is_product(a, b, factor * scale)) {
@@ -284,10 +274,8 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
     } else {
         report_changes(trace, &all, out);
     }
-    if (all.tensors == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step with a gradient of a step taken");
-    }
-    ls_verdict_pass(&out->verdict, all.tensors, "%d gradients of detailed steps %s", all.tensors,
-                    ls_trace_is_scaled(trace) ? "are divided by the loss scale once, then used"
-                                              : "are used as they were reduced");
+    ls_finding_close(out, all.tensors, LS_WEAK, "no detailed step with a gradient of a step taken",
+                     "%d gradients of detailed steps %s", all.tensors,
+                     ls_trace_is_scaled(trace) ? "are divided by the loss scale once, then used"
+                                               : "are used as they were reduced");
 }

@@ -143,11 +143,9 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
     for (int k = 0; k < trace->world; k++) {
         judge_drawn(&trace->rank[k], k, &seen, out);
     }
-    if (seen == 0) {
-        ls_verdict_set(&out->verdict, LS_SKIP,
-                       "no forward of a known model in a pass over data that were not trained on");
-    }
-    ls_verdict_pass(&out->verdict, seen, "%d validations in eval mode", seen);
+    ls_finding_close(out, seen, LS_SKIP,
+                     "no forward of a known model in a pass over data that were not trained on",
+                     "%d validations in eval mode", seen);
 }
 
 /* ---- validation.whole ------------------------------------------------------------------------ */

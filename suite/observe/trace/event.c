@@ -1,6 +1,7 @@
 #include "event.h"
 
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "kernels/core/json.h"
@@ -152,4 +153,26 @@ bool ls_event_to_bool(const ls_event *value, bool fallback)
 const char *ls_event_to_text(const ls_event *value, const char *fallback)
 {
     return ls_event_is_text(value) ? value->text : fallback;
+}
+
+double ls_event_number_at(const ls_event *list, int index)
+{
+    return ls_event_to_number(ls_event_at(list, index), NAN);
+}
+
+bool ls_event_holds(const ls_event *list, const char *text)
+{
+    const ls_event *item;
+    ls_event_each(item, list) {
+        if (ls_event_is_text(item) && strcmp(item->text, text) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_event_same_of(const ls_event *a, const ls_event *b, ls_event_member member)
+{
+    return strcmp(ls_event_to_text(ls_event_get(a, member), ""),
+                  ls_event_to_text(ls_event_get(b, member), "")) == 0;
 }

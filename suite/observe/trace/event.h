@@ -111,6 +111,10 @@ int64_t ls_event_to_integer(const ls_event *value, int64_t fallback);
 int ls_event_to_int(const ls_event *value, int fallback);
 bool ls_event_to_bool(const ls_event *value, bool fallback);
 const char *ls_event_to_text(const ls_event *value, const char *fallback);
+double ls_event_number_at(const ls_event *list, int index); /* NaN: no number */
+bool ls_event_holds(const ls_event *list, const char *text);
+/* Whether a member that is text is the same in both, "" where it is absent. */
+bool ls_event_same_of(const ls_event *a, const ls_event *b, ls_event_member member);
 
 #define ls_event_each(entry, list) \
     for ((entry) = ls_event_first(list); (entry) != NULL; (entry) = ls_event_after(entry))
@@ -132,6 +136,7 @@ const char *ls_event_to_text(const ls_event *value, const char *fallback);
     ls_event_to_int(ls_event_get((object), LS_INTEGER(name)), (fallback))
 #define ls_event_bool(object, name, fallback) \
     ls_event_to_bool(ls_event_get((object), LS_BOOL(name)), (fallback))
+#define ls_event_same(a, b, name) ls_event_same_of((a), (b), LS_TEXT_MEMBER(name))
 #define ls_event_text(object, name, fallback) \
     ls_event_to_text(ls_event_get((object), LS_TEXT_MEMBER(name)), (fallback))
 

@@ -42,6 +42,20 @@ void ls_finding_set(ls_observe_finding *out, ls_verdict_code code, const char *a
     ls_finding_explain(out, at, cause, advice);
 }
 
+void ls_finding_close(ls_observe_finding *out, int64_t compared, ls_verdict_code none,
+                      const char *why, const char *evidence, ...)
+{
+    char text[sizeof out->verdict.evidence];
+    va_list arguments;
+    va_start(arguments, evidence);
+    vsnprintf(text, sizeof text, evidence, arguments);
+    va_end(arguments);
+    if (compared == 0) {
+        ls_verdict_set(&out->verdict, none, "%s", why);
+    }
+    ls_verdict_pass(&out->verdict, compared, "%s", text);
+}
+
 void ls_finding_missing(const ls_observe_trace *trace, const char *what, ls_observe_finding *out)
 {
     ls_verdict_set(&out->verdict, trace->attached ? LS_WEAK : LS_UNSUPPORTED, "%s", what);

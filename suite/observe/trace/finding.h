@@ -56,6 +56,11 @@ void ls_finding_set(ls_observe_finding *out, ls_verdict_code code, const char *a
 /* The cause, the place and the advice of a verdict that is set already. */
 void ls_finding_explain(ls_observe_finding *out, const char *at, const char *cause,
                         const char *advice);
+/* Of a finding that is good so far: PASS with that evidence (printf style), or, where nothing was
+ * compared, that code and why. */
+void ls_finding_close(ls_observe_finding *out, int64_t compared, ls_verdict_code none,
+                      const char *why, const char *evidence, ...)
+    __attribute__((format(printf, 5, 6)));
 /* The job's events hold nothing that the rule could be shown by: `what` is missing. WEAK, which
  * says what to do (rule->show); of a trainer that writes its own events, and leaves it out,
  * UNSUPPORTED. */

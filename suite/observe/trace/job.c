@@ -231,6 +231,19 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
     return NULL;
 }
 
+bool ls_job_is_trained(const ls_observe_rank *rank, int model, bool trainable)
+{
+    int optimizer, group;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        if (tensor->model == model && (tensor->trainable || !trainable) &&
+            ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call)
 {
     int count = 0;

@@ -18,6 +18,8 @@ const char *ls_job_names_text(ls_job_names *names);
 const ls_event *ls_job_model(const ls_observe_rank *rank, int model);
 const ls_event *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
 int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
+/* Whether a parameter of the model is in a group of an optimizer; `trainable`: one that is. */
+bool ls_job_is_trained(const ls_observe_rank *rank, int model, bool trainable);
 /* A count that an event gives of modules, parameters or passes; 0: it gives none, or one that
  * cannot be (above 2^24), so that a few may be added up. */
 int ls_job_count_of(const ls_event *event, ls_event_member member);

@@ -112,6 +112,16 @@ bool ls_samples_aligned(const ls_samples *samples, const char *name)
     return true;
 }
 
+bool ls_samples_zero(const ls_values *values)
+{
+    for (int64_t i = 0; i < values->count; i++) {
+        if (values->v[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void ls_samples_free(ls_values *values)
 {
     free(values->v);

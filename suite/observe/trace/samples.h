@@ -24,6 +24,7 @@ typedef struct ls_values {
 void ls_samples_free(ls_values *values);
 /* Whether both are there, of one length and equal in every value (a NaN equals a NaN). */
 bool ls_samples_equal(const ls_values *a, const ls_values *b);
+bool ls_samples_zero(const ls_values *values); /* all of them */
 /* Whether any is infinite or no number. */
 bool ls_samples_overflow(const ls_values *values);
 

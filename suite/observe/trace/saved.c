@@ -8,6 +8,17 @@ bool ls_saved_has(const ls_event *event, const char *part)
     return ls_event_count(ls_event_find(what, part)) > 0;
 }
 
+const ls_event *ls_saved_restored(const ls_observe_rank *rank, const char *what)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
+            return restore;
+        }
+    }
+    return NULL;
+}
+
 int64_t ls_saved_step(const ls_event *event)
 {
     return ls_event_integer(event, step, 0);

@@ -6,6 +6,8 @@
 
 /* Whether `what` of a save or a load has that part: "model", "optimizer", ... */
 bool ls_saved_has(const ls_event *event, const char *part);
+/* The first load_state_dict of a rank into `what`: "model", "scaler", ...; NULL: none. */
+const ls_event *ls_saved_restored(const ls_observe_rank *rank, const char *what);
 /* Steps done at a save, a load or a restore. */
 int64_t ls_saved_step(const ls_event *event);
 /* Files that the ranks write at the same step are one checkpoint in parts. */

@@ -84,6 +84,22 @@ const ls_call *ls_trace_next_kind(const ls_observe_step *step, ls_call_kind kind
     return next < 0 ? NULL : &step->call[next];
 }
 
+const ls_call *ls_trace_first(const ls_observe_rank *rank, ls_call_kind kind)
+{
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, kind) {
+            return call;
+        }
+    }
+    return NULL;
+}
+
+const char *ls_trace_place(const ls_observe_step *step, ls_call_kind kind)
+{
+    const ls_call *call = step == NULL ? NULL : ls_trace_next_kind(step, kind, NULL);
+    return call == NULL ? "" : call->at;
+}
+
 bool ls_trace_walk_next(ls_trace_walk *walk)
 {
     for (; walk->step_index < walk->rank->step_count; walk->step_index++, walk->call_index = 0) {

@@ -110,6 +110,9 @@ ls_dumpfile *ls_trace_samples(const ls_observe_trace *trace, int rank, const ls_
                               ls_observe_finding *out);
 /* The first call of that kind at or after index `from`; -1: none. */
 int ls_trace_find(const ls_observe_step *step, ls_call_kind kind, int from);
+/* The first call of that kind of a rank, or NULL; the place of a step's first one, or "". */
+const ls_call *ls_trace_first(const ls_observe_rank *rank, ls_call_kind kind);
+const char *ls_trace_place(const ls_observe_step *step, ls_call_kind kind);
 /* The next call of that kind after `call`, of NULL the first; NULL: none. */
 const ls_call *ls_trace_next_kind(const ls_observe_step *step, ls_call_kind kind,
                                   const ls_call *call);
