@@ -166,13 +166,6 @@ static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
     }
 }
 
-/* Where the script's text copies gradients: a method may need those of other batches by themselves
- * (of an episodic memory, say). */
-static const char *copies_at(const ls_observe_rank *rank)
-{
-    return ls_event_text(ls_job_optimizer(rank, 0), copies_at, "");
-}
-
 static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
 {
     ls_calls calls;
@@ -188,7 +181,7 @@ static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_find
         ls_factor_is_made_by_hand(trace, rank)) {
         return;
     }
-    const char *copied = copies_at(&trace->rank[rank]);
+    const char *copied = ls_event_text(ls_job_optimizer(&trace->rank[rank], 0), copies_at, "");
     LS_TEXT(kept, 120, "; the script copies gradients at %.80s", copied);
     ls_finding_set(out, like && copied[0] == '\0' ? LS_FAIL : LS_WEAK, w.clear,
                    "zero_grad() for every batch: of the batches of a step only the last one counts",

@@ -129,11 +129,6 @@ static bool all_equal(const pass *p, ls_event_member member)
     return true;
 }
 
-static const char *place_of(const pass *p)
-{
-    return ls_event_text(p->event[0], at, "");
-}
-
 /* ---- indices of all ranks -------------------------------------------------------------------- */
 
 typedef struct drawn {
@@ -252,16 +247,6 @@ static inputs compare_inputs(const ls_observe_trace *trace, int a, int b)
     return in;
 }
 
-static const ls_call *first_forward(const inputs *in)
-{
-    for (int m = 0; m < MODELS; m++) {
-        if (in->forward[m] != NULL) {
-            return in->forward[m];
-        }
-    }
-    return NULL;
-}
-
 /* Replicas that the script reduces by itself may share a batch on purpose, each computing a part of
  * it: of the sequence, of the outputs. Ranks that compute the same gradients share the work, too,
  * and dropout makes equal work differ. */
@@ -305,7 +290,8 @@ static void blame_distributed(const pass *p, const overlap *o, ls_observe_findin
         ls_verdict_cause(&out->verdict, "set_epoch was called with different values: %d and %d",
                          ls_event_int(p->event[o->a], sampler_epoch, -1),
                          ls_event_int(p->event[o->b], sampler_epoch, -1));
-        ls_finding_blame(out, place_of(p), "call sampler.set_epoch(epoch) alike on every rank");
+        ls_finding_blame(out, ls_event_text(p->event[0], at, ""),
+                         "call sampler.set_epoch(epoch) alike on every rank");
     } else {
         ls_finding_explain(out, sampler,
                            "the samplers shuffle by different seeds: DistributedSampler's seed "
@@ -323,76 +309,24 @@ static void fail_overlap(int number, const pass *p, const overlap *o, ls_observe
                     o->b, sampler_of(p, o->a));
 }
 
-static bool same_order(const pass *p, int a, int b)
-{
-    const char *x = ls_event_text(p->event[a], order, "");
-    return x[0] != '\0' && strcmp(x, ls_event_text(p->event[b], order, "")) == 0;
-}
-
-/* What the samples of some indices are: 1 where two ranks have the same for all that both drew, 0
- * where they have others, -1 where that is not known. Augmentation makes equal samples differ, so
- * that others show nothing. */
-static int same_content(const pass *p, int a, int b)
-{
-    const ls_event *x, *y, *other = ls_event_list(p->event[b], content);
-    const char *before = NULL;
-    int common = 0, equal = 0;
-    bool vary = false;
-    ls_event_each(x, ls_event_list(p->event[a], content)) {
-        const ls_event *index = ls_event_at(x, 0), *digest = ls_event_at(x, 1);
-        ls_event_each(y, other) {
-            const ls_event *index2 = ls_event_at(y, 0), *digest2 = ls_event_at(y, 1);
-            if (!ls_event_is_number(index) || !ls_event_is_number(index2) ||
-                !ls_event_is_text(digest) || !ls_event_is_text(digest2) ||
-                index->number != index2->number) {
-                continue;
-            }
-            common++;
-            equal += strcmp(digest->text, digest2->text) == 0;
-            vary = vary || (before != NULL && strcmp(before, digest->text) != 0);
-            before = digest->text;
-        }
-    }
-    return common < few.value || !vary ? -1 : equal == common;
-}
-
-/* Both ranks' data sets are made of the same lists, and the samples that both drew have the same
- * classes, which differ: one data set, whose samples change at random. Lists alone are not enough:
- * an index may be ignored, and the sample be drawn at random; nor are classes alone: a part of each
- * class may be the rank's. */
-static bool same_source(const pass *p, int a, int b)
-{
-    const char *source = ls_event_text(p->event[a], source, "");
-    const ls_event *x, *y, *other = ls_event_list(p->event[b], content);
-    int common = 0, equal = 0;
-    double first = NAN;
-    bool vary = false;
-    ls_event_each(x, ls_event_list(p->event[a], content)) {
-        const ls_event *index = ls_event_at(x, 0), *class = ls_event_at(x, 2);
-        ls_event_each(y, other) {
-            const ls_event *index2 = ls_event_at(y, 0), *class2 = ls_event_at(y, 2);
-            if (ls_event_is_number(index) && ls_event_is_number(index2) &&
-                ls_event_is_number(class) && ls_event_is_number(class2) &&
-                index->number == index2->number) {
-                common++;
-                equal += class->number == class2->number;
-                vary = vary || (common > 1 && class->number != first);
-                first = class->number;
-                break;
-            }
-        }
-    }
-    return source[0] != '\0' && strcmp(source, ls_event_text(p->event[b], source, "")) == 0 &&
-           common >= few.value && equal == common && vary;
-}
-
 /* A loader without a sampler of the job's: each rank goes through the whole data set, or through
  * one of its own: a part that the script cut for it, files of its own. */
 static void judge_plain(const ls_observe_trace *trace, int number, const pass *p, const overlap *o,
                         ls_observe_finding *out)
 {
+    const ls_event *a = p->event[o->a], *b = p->event[o->b];
     inputs in = compare_inputs(trace, o->a, o->b);
-    bool same = (same_order(p, o->a, o->b) && in.equal > 0) || same_content(p, o->a, o->b) == 1;
+    /* Augmentation makes equal samples differ, so that others show nothing. */
+    ls_pass_common c = ls_pass_compare(a, b);
+    bool ordered = ls_event_text(a, order, "")[0] != '\0' && ls_event_same(a, b, order);
+    bool same =
+        (ordered && in.equal > 0) || (c.digests >= few.value && c.vary && c.equal == c.digests);
+    /* Both ranks' data sets are made of the same lists, and the samples that both drew have the
+     * same classes, which differ: one data set, whose samples change at random. Lists alone are not
+     * enough: an index may be ignored, and the sample be drawn at random; nor are classes alone: a
+     * part of each class may be the rank's. */
+    bool source = ls_event_text(a, source, "")[0] != '\0' && ls_event_same(a, b, source) &&
+                  c.classes >= few.value && c.alike == c.classes && c.several;
     if (!all_equal(p, LS_NUMBER(length))) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        "data sets of different lengths: each rank has its own");
@@ -407,7 +341,7 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     if (same) {
         ls_calls_keep_worst(out, &one);
     } else {
-        if (plain && same_source(p, o->a, o->b) && !may_share(trace, o->a, o->b)) {
+        if (plain && source && !may_share(trace, o->a, o->b)) {
             ls_finding_guess(out, &one);
         }
         ls_verdict_set(
@@ -758,7 +692,7 @@ static void advise_seeds(const ls_observe_trace *trace, ls_observe_finding *out)
         !all_equal(&p, LS_NUMBER(base_seed))) {
         return;
     }
-    ls_finding_blame(out, place_of(&p),
+    ls_finding_blame(out, ls_event_text(p.event[0], at, ""),
                      "the workers of all ranks have the same seed: random augmentation is alike on "
                      "all ranks; seed by rank, or pass worker_init_fn");
 }
@@ -796,7 +730,11 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
                     in.compared);
     const ls_event *pass = trained_pass(&trace->rank[a], 0);
     if (pass == NULL) {
-        ls_finding_explain(out, first_forward(&in)->at,
+        int m = 0; /* the first model that was compared */
+        while (in.forward[m] == NULL) {
+            m++;
+        }
+        ls_finding_explain(out, in.forward[m]->at,
                            "all ranks train on the same batches: the script draws them from the "
                            "same seed on every rank",
                            "seed by rank where batches are drawn, after the model is built");

@@ -98,24 +98,20 @@ typedef struct source {
     int index;                 /* of the rank in the network */
 } source;
 
-static ls_values read_exact(const source *from, const char *name)
+/* That of FP64, or of f32; of a network on the job's own branches the latter is its run in the
+ * types of the dump's level. */
+static ls_values read_again(const source *from, const char *name, bool exact)
 {
-    return from->network != NULL ? ls_network_gradient(from->network, from->index, true, name)
-                                 : ls_samples_read(from->file, "again/f64", name, NULL);
-}
-
-/* Of a network on the job's own branches, its run in the types of the dump's level. */
-static ls_values read_f32(const source *from, const char *name)
-{
-    return from->network != NULL ? ls_network_gradient(from->network, from->index, false, name)
-                                 : ls_samples_read(from->file, "again/f32", name, NULL);
+    return from->network != NULL
+               ? ls_network_gradient(from->network, from->index, exact, name)
+               : ls_samples_read(from->file, exact ? "again/f64" : "again/f32", name, NULL);
 }
 
 static bool read_three(const source *from, const char *name, ls_values *exact, ls_values *f32,
                        ls_values *job)
 {
-    *exact = read_exact(from, name);
-    *f32 = read_f32(from, name);
+    *exact = read_again(from, name, true);
+    *f32 = read_again(from, name, false);
     *job = from->network != NULL ? ls_network_given(from->network, from->index, name)
                                  : ls_samples_read(from->file, "again/local", name, NULL);
     return exact->v != NULL && f32->v != NULL && job->v != NULL && exact->count == f32->count &&
@@ -128,7 +124,7 @@ static double whole_size(const source *from, const ls_observe_rank *rank, int64_
     double sum = 0;
     *elements = 0;
     for (int i = 0; i < rank->tensor_count; i++) {
-        ls_values exact = read_exact(from, rank->tensor[i].name);
+        ls_values exact = read_again(from, rank->tensor[i].name, true);
         sum += exact.v == NULL ? 0 : squares_of(&exact, NULL);
         *elements += exact.v == NULL ? 0 : exact.count;
         ls_samples_free(&exact);

@@ -104,11 +104,6 @@ static bool is_first(const ls_observe_trace *trace, int rank, const ls_event *va
     return true;
 }
 
-static int models(const ls_observe_trace *trace)
-{
-    return ls_event_count(ls_trace_events(&trace->rank[0], model));
-}
-
 static void judge_place(const ls_observe_trace *trace, const ls_event *validation,
                         const ls_contents *training, int *compared, ls_observe_finding *out)
 {
@@ -124,7 +119,7 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
         return;
     }
     if (common >= almost_all.value * of || same_length(trace, validation) || !drew_all(trace) ||
-        models(trace) > 1) {
+        ls_event_count(ls_trace_events(&trace->rank[0], model)) > 1) {
         ls_finding_set(out, LS_WEAK, at, NULL, "validate on samples that no rank trains on",
                        "%d of %d samples of the validation at %s are trained on: fine for a "
                        "training score, or where each model has a split of its own",

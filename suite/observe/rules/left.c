@@ -23,11 +23,6 @@ static bool gets_gradient(const ls_observe_trace *trace, const char *name, ls_ob
     return found;
 }
 
-static bool may_be_unused(const ls_event *model)
-{
-    return ls_event_bool(model, find_unused, false) || ls_event_bool(model, static_graph, false);
-}
-
 /* Whether a training forward of the model was seen: one that is trained later gets nothing yet. */
 static bool was_run(const ls_observe_rank *rank, int model)
 {
@@ -61,7 +56,8 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
             seen++;
         } else if (!was_run(rank, tensor->model)) {
             continue;
-        } else if (!may_be_unused(model)) {
+        } else if (!ls_event_bool(model, find_unused, false) &&
+                   !ls_event_bool(model, static_graph, false)) {
             at = ls_event_text(model, at, "");
             ls_job_add_name(&unused, tensor->name);
         } else {
@@ -160,12 +156,6 @@ static leftover find_leftover(const ls_samples *samples, int rank)
     return l;
 }
 
-static const char *backward_of(const ls_observe_step *step)
-{
-    int backward = ls_trace_find(step, LS_CALL_BACKWARD, 0);
-    return backward >= 0 ? step->call[backward].at : "";
-}
-
 static void judge_left(const ls_samples *samples, int rank, int *looked, ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[rank];
@@ -176,7 +166,7 @@ static void judge_left(const ls_samples *samples, int rank, int *looked, ls_obse
     leftover l = find_leftover(samples, rank);
     ++*looked;
     if (l.reused.count > 0) {
-        ls_finding_set(out, LS_FAIL, backward_of(step),
+        ls_finding_set(out, LS_FAIL, ls_trace_place(step, LS_CALL_BACKWARD),
                        "no zero_grad of these parameters between two steps of their optimizer: it "
                        "steps again by old gradients, and by what other losses left",
                        "call zero_grad() once a step, before its first backward",
@@ -185,7 +175,7 @@ static void judge_left(const ls_samples *samples, int rank, int *looked, ls_obse
                        (long long)samples->number, rank, l.reused.count,
                        ls_job_names_text(&l.reused));
     } else if (l.foreign.count > 0) {
-        ls_finding_set(out, LS_WEAK, backward_of(step),
+        ls_finding_set(out, LS_WEAK, ls_trace_place(step, LS_CALL_BACKWARD),
                        "gradients of another loss are in the sum: right only where that loss "
                        "trains these parameters, too",
                        "if it is not meant (a generator's loss in a discriminator): zero_grad() "

@@ -499,16 +499,6 @@ static const ls_tol small_end =
 static const ls_tol small_share =
     LS_TOL(1.0 / 3, "of all steps: schedules end low, but for less than that");
 
-static const ls_call *last_schedule(const ls_observe_rank *rank)
-{
-    const ls_call *last = NULL;
-    for (int i = 0; i < rank->step_count; i++) {
-        int call = ls_trace_find(&rank->step[i], LS_CALL_SCHEDULE, 0);
-        last = call >= 0 ? &rank->step[i].call[call] : last;
-    }
-    return last;
-}
-
 /* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
 static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 {
@@ -532,7 +522,11 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
     }
     ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes, or one of "
                                     "epochs that is stepped with each batch");
-    const ls_call *schedule = last_schedule(rank);
+    const ls_call *schedule = NULL;
+    ls_trace_each_step(step, rank) {
+        const ls_call *call = ls_trace_next_kind(step, LS_CALL_SCHEDULE, NULL);
+        schedule = call != NULL ? call : schedule;
+    }
     ls_finding_blame(out, schedule != NULL ? schedule_place(rank, schedule) : at,
                      "give the schedule the number of optimizer steps of one rank, or "
                      "step it with each epoch where it counts epochs");

@@ -13,45 +13,21 @@
 
 /* ---- order.collectives ----------------------------------------------------------------------- */
 
-/* Between two ranks by nature, or on some of them only. */
-static bool is_pairwise(const char *op)
-{
-    return strstr(op, "send") != NULL || strstr(op, "recv") != NULL || strstr(op, "p2p") != NULL;
-}
-
-/* Collectives on a group of some ranks are not compared: which ranks, is not recorded. */
+/* Not those between two ranks by nature, nor on a group of some ranks: which, is not recorded. */
 static bool is_compared(const ls_observe_trace *trace, const ls_call *call)
 {
-    return call->kind == LS_CALL_COLLECTIVE && !is_pairwise(ls_calls_text(call, op)) &&
+    const char *op = ls_calls_text(call, op);
+    bool pairwise =
+        strstr(op, "send") != NULL || strstr(op, "recv") != NULL || strstr(op, "p2p") != NULL;
+    return call->kind == LS_CALL_COLLECTIVE && !pairwise &&
            ls_event_int(call->json, ranks, trace->world) == trace->world;
-}
-
-/* The place in a step's calls of the n-th collective, equal ones in a row counted singly. */
-static const ls_call *collective_at(const ls_observe_trace *trace, const ls_observe_step *step,
-                                    int n)
-{
-    ls_trace_each_call(call, step) {
-        if (is_compared(trace, call)) {
-            n -= call->times;
-            if (n < 0) {
-                return call;
-            }
-        }
-    }
-    return NULL;
-}
-
-/* Whether all ranks give the same number of elements: not so in gathers and scatters. */
-static bool has_one_size(const char *op)
-{
-    return strcmp(op, "all_reduce") == 0 || strcmp(op, "broadcast") == 0 ||
-           strcmp(op, "reduce") == 0;
 }
 
 static bool same_collective(const ls_call *a, const ls_call *b)
 {
     const char *op = ls_calls_text(a, op);
-    bool sized = has_one_size(op);
+    bool sized = strcmp(op, "all_reduce") == 0 || strcmp(op, "broadcast") == 0 ||
+                 strcmp(op, "reduce") == 0; /* all ranks give as many elements */
     return strcmp(op, ls_calls_text(b, op)) == 0 &&
            strcmp(ls_calls_text(a, reduce), ls_calls_text(b, reduce)) == 0 &&
            ls_event_int(a->json, root, -1) == ls_event_int(b->json, root, -1) &&
@@ -100,32 +76,78 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
         "call the same collectives in the same order on every rank");
 }
 
-static bool is_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step)
+/* Calls in which the ranks of a model in DistributedDataParallel meet: a backward that reduces, a
+ * forward that sends buffers, a collective of the script. */
+static bool is_meeting(const ls_observe_trace *trace, const ls_observe_rank *rank,
+                       const ls_call *call)
 {
-    return step == trace->rank[rank].open;
+    const ls_event *model = ls_job_model(rank, call->model);
+    switch (call->kind) {
+    case LS_CALL_BACKWARD:
+        return ls_calls_flag(call, sync) != 0;
+    case LS_CALL_FORWARD:
+        return ls_job_model_is_ddp(model) && ls_event_bool(model, broadcast_buffers, true) &&
+               ls_event_count(ls_event_list(model, buffers)) > 0;
+    default:
+        return is_compared(trace, call);
+    }
+}
+
+/* The n-th of the calls in which ranks meet, or of the script's collectives; equal ones in a row
+ * are counted singly. */
+static const ls_call *nth_call(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
+                               int n, bool meetings)
+{
+    ls_trace_each_call(call, step) {
+        if (meetings ? is_meeting(trace, &trace->rank[rank], call) : is_compared(trace, call)) {
+            n -= call->times;
+            if (n < 0) {
+                return call;
+            }
+        }
+    }
+    return NULL;
+}
+
+static bool same_meeting(const ls_call *a, const ls_call *b)
+{
+    return a->kind == b->kind && (a->kind == LS_CALL_FORWARD    ? a->model == b->model
+                                  : a->kind == LS_CALL_BACKWARD ? true
+                                                                : same_collective(a, b));
+}
+
+/* The first of these calls, *n, in which rank 0 and another go different ways: at[0] and at[1],
+ * NULL where a rank has none. False: none; one that did not end its step may have had more to call.
+ */
+static bool find_difference(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
+                            bool meetings, const ls_call *at[2], int *n)
+{
+    const ls_observe_step *other = ls_trace_open_step_of(&trace->rank[rank], step->step->step);
+    for (*n = 0; other != NULL; ++*n) {
+        const ls_call *a = at[0] = nth_call(trace, 0, step, *n, meetings);
+        const ls_call *b = at[1] = nth_call(trace, rank, other, *n, meetings);
+        if ((a == NULL && (b == NULL || step == trace->rank[0].open)) ||
+            (b == NULL && other == trace->rank[rank].open)) {
+            return false;
+        }
+        if (a == NULL || b == NULL || !same_meeting(a, b)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void compare_collectives(const ls_observe_trace *trace, int rank,
                                 const ls_observe_step *step, int *compared, ls_observe_finding *out)
 {
-    const ls_observe_step *other = ls_trace_open_step_of(&trace->rank[rank], step->step->step);
-    if (other == NULL) {
-        return;
-    }
-    for (int n = 0;; n++) {
-        const ls_call *a = collective_at(trace, step, n), *b = collective_at(trace, other, n);
-        /* a rank that did not end its step may have had more to call */
-        if ((a == NULL && (b == NULL || is_open(trace, 0, step))) ||
-            (b == NULL && is_open(trace, rank, other))) {
-            return;
-        }
-        ++*compared;
-        if (a == NULL || b == NULL || !same_collective(a, b)) {
-            ls_observe_finding one = {0};
-            fail_collective(trace, rank, step, n, a, b, &one);
-            ls_calls_keep_worst(out, &one);
-            return;
-        }
+    int n;
+    const ls_call *at[2];
+    bool differs = find_difference(trace, rank, step, false, at, &n);
+    *compared += n + differs;
+    if (differs) {
+        ls_observe_finding one = {0};
+        fail_collective(trace, rank, step, n, at[0], at[1], &one);
+        ls_calls_keep_worst(out, &one);
     }
 }
 
@@ -215,54 +237,6 @@ static void judge_uneven(const ls_observe_trace *trace, int least, int most,
     }
 }
 
-/* A rank that waits in its next step for one that has none ends after as many whole steps. */
-static void judge_last_step(const ls_observe_trace *trace, int64_t steps, ls_observe_finding *out)
-{
-    if (!ls_job_ended_well(trace) && blame_uneven_pass(trace, out)) {
-        ls_verdict_fail(&out->verdict,
-                        "the job failed after step %lld, where the data of a rank had ended",
-                        (long long)steps);
-    }
-}
-
-/* Calls in which the ranks of a model in DistributedDataParallel meet: a backward that reduces, a
- * forward that sends buffers, a collective of the script. */
-static bool is_meeting(const ls_observe_trace *trace, const ls_observe_rank *rank,
-                       const ls_call *call)
-{
-    const ls_event *model = ls_job_model(rank, call->model);
-    switch (call->kind) {
-    case LS_CALL_BACKWARD:
-        return ls_calls_flag(call, sync) != 0;
-    case LS_CALL_FORWARD:
-        return ls_job_model_is_ddp(model) && ls_event_bool(model, broadcast_buffers, true) &&
-               ls_event_count(ls_event_list(model, buffers)) > 0;
-    default:
-        return is_compared(trace, call);
-    }
-}
-
-static const ls_call *meeting_at(const ls_observe_trace *trace, int rank,
-                                 const ls_observe_step *step, int n)
-{
-    ls_trace_each_call(call, step) {
-        if (is_meeting(trace, &trace->rank[rank], call)) {
-            n -= call->times;
-            if (n < 0) {
-                return call;
-            }
-        }
-    }
-    return NULL;
-}
-
-static bool same_meeting(const ls_call *a, const ls_call *b)
-{
-    return a->kind == b->kind && (a->kind == LS_CALL_FORWARD    ? a->model == b->model
-                                  : a->kind == LS_CALL_BACKWARD ? true
-                                                                : same_collective(a, b));
-}
-
 static const char *name_of(const ls_call *call)
 {
     return call == NULL                     ? "its next step"
@@ -276,22 +250,12 @@ static const char *name_of(const ls_call *call)
 static bool judge_open(const ls_observe_trace *trace, int rank, const ls_observe_step *step,
                        ls_observe_finding *out)
 {
-    const ls_observe_step *other = ls_trace_open_step_of(&trace->rank[rank], step->step->step);
-    const ls_call *a = NULL, *b = NULL;
-    for (int n = 0; other != NULL; n++) {
-        a = meeting_at(trace, 0, step, n);
-        b = meeting_at(trace, rank, other, n);
-        if ((a == NULL && (b == NULL || is_open(trace, 0, step))) ||
-            (b == NULL && is_open(trace, rank, other))) {
-            return false;
-        }
-        if (a == NULL || b == NULL || !same_meeting(a, b)) {
-            break;
-        }
-    }
-    if (other == NULL) {
+    int n;
+    const ls_call *at[2];
+    if (!find_difference(trace, rank, step, true, at, &n)) {
         return false;
     }
+    const ls_call *a = at[0], *b = at[1];
     const ls_call *waits = b == NULL || (a != NULL && a->kind != LS_CALL_FORWARD) ? a : b;
     ls_verdict_fail(
         &out->verdict, "the job failed in step %lld: rank 0 was in %s%s%.60s, rank %d in %s%s%.60s",
@@ -341,8 +305,12 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
     } else if (steps_of(&trace->rank[least]) != steps_of(&trace->rank[most])) {
         judge_uneven(trace, least, most, out);
         return;
-    } else {
-        judge_last_step(trace, steps_of(&trace->rank[least]), out);
+    } else if (!ls_job_ended_well(trace) && blame_uneven_pass(trace, out)) {
+        /* a rank that waits in its next step for one that has none ends after as many whole steps
+         */
+        ls_verdict_fail(&out->verdict,
+                        "the job failed after step %lld, where the data of a rank had ended",
+                        (long long)steps_of(&trace->rank[least]));
     }
     ls_verdict_pass(&out->verdict, steps_of(&trace->rank[least]) * trace->world,
                     "%lld steps on each of %d ranks", (long long)steps_of(&trace->rank[least]),

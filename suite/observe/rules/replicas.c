@@ -123,11 +123,6 @@ static bool starts_by_hand(const ls_observe_trace *trace)
 }
 
 /* A plain model that is trained is judged too: the wrapper may be missing. */
-static bool is_replicated(const ls_observe_trace *trace, const ls_event *model, int index)
-{
-    return ls_job_model_is_ddp(model) || ls_job_is_trained(&trace->rank[0], index, false);
-}
-
 static void judge_models(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
 {
     for (int m = 0; m < ls_job_models(&trace->rank[0]); m++) {
@@ -135,7 +130,7 @@ static void judge_models(const ls_observe_trace *trace, int *compared, ls_observ
         for (int k = 1; k < trace->world && first != NULL; k++) {
             ls_job_names names = {0};
             const ls_event *other = ls_job_model(&trace->rank[k], m);
-            if (!is_replicated(trace, first, m) ||
+            if (!(ls_job_model_is_ddp(first) || ls_job_is_trained(&trace->rank[0], m, false)) ||
                 ls_event_int(first, world, trace->world) != trace->world ||
                 !compare_digests(first, other, LS_LIST(params), LS_LIST(param_digests), &names)) {
                 continue;
@@ -290,22 +285,18 @@ static const ls_event *plain_model_of(const ls_observe_trace *trace, const ls_sa
     const ls_event *plain = NULL;
     const ls_observe_rank *rank = &trace->rank[0];
     for (int i = 0; i < rank->tensor_count; i++) {
-        ls_job_names names = {0};
-        LS_TEXT(one, 700, "%s/%s", group, rank->tensor[i].name);
-        const ls_dumpfile_entry *first =
-            samples->file[0] == NULL ? NULL : ls_dumpfile_find(samples->file[0], one);
-        for (int k = 1; k < samples->world && first != NULL; k++) {
-            const ls_dumpfile_entry *other =
-                samples->file[k] == NULL ? NULL : ls_dumpfile_find(samples->file[k], one);
-            if (other != NULL && !ls_dumpfile_equal(first, other)) {
-                ls_job_add_name(&names, one);
-            }
-        }
+        const char *name = rank->tensor[i].name;
         const ls_event *model = ls_job_model(rank, rank->tensor[i].model);
-        if (names.count > 0 && ls_job_model_is_ddp(model)) {
+        const ls_dumpfile_entry *first = ls_samples_find(samples->file[0], group, name, NULL);
+        bool differs = false;
+        for (int k = 1; k < samples->world && first != NULL; k++) {
+            const ls_dumpfile_entry *other = ls_samples_find(samples->file[k], group, name, NULL);
+            differs = differs || (other != NULL && !ls_dumpfile_equal(first, other));
+        }
+        if (differs && ls_job_model_is_ddp(model)) {
             return NULL;
         }
-        plain = names.count > 0 ? model : plain;
+        plain = differs ? model : plain;
     }
     return plain;
 }

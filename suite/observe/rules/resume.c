@@ -236,7 +236,7 @@ static bool has_word(const char *name, const char *const *word)
 static bool counts_epochs(const ls_event *number)
 {
     static const char *const best[] = {"best", NULL}, *const epochs[] = {"epoch", NULL};
-    const char *name = ls_event_key(number) == NULL ? "" : ls_event_key(number);
+    const char *name = ls_event_key(number);
     return ls_event_is_number(number) && has_word(name, epochs) && !has_word(name, best);
 }
 
@@ -246,7 +246,7 @@ static bool counts_steps(const ls_event *number)
     static const char *const other[] = {"best",  "max",      "total", "num_", "warm",
                                         "every", "interval", "per_",  NULL};
     static const char *const steps[] = {"step", "iter", NULL};
-    const char *name = ls_event_key(number) == NULL ? "" : ls_event_key(number);
+    const char *name = ls_event_key(number);
     bool own = strcasecmp(name, "iter_num") == 0 || strcasecmp(name, "step_num") == 0;
     return ls_event_is_number(number) && (own || (has_word(name, steps) && !has_word(name, other)));
 }

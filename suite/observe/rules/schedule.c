@@ -142,16 +142,11 @@ static double base_rate(const cJSON *options, int world)
     return linear ? lr * images / 256 : lr;
 }
 
-static double step_rate(const ls_observe_step *step)
-{
-    return step->step->lr;
-}
-
 /* A known way to be wrong that gives the rate of this step, or "". */
 static const char *explain(const schedule *s, double base, int world, const ls_observe_step *step,
                            int skipped)
 {
-    double got = step_rate(step);
+    double got = step->step->lr;
     int64_t n = step->step->step;
     const struct {
         double rate;
@@ -177,7 +172,7 @@ static void judge_rank(const ls_observe_trace *trace, int rank, const schedule *
 {
     int skipped = 0;
     ls_trace_each_step(step, &trace->rank[rank]) {
-        double wanted = rate_of(s, base, step->step->step), got = step_rate(step);
+        double wanted = rate_of(s, base, step->step->step), got = step->step->lr;
         if (isnan(got)) {
             continue;
         }

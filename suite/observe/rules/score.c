@@ -16,36 +16,6 @@ static const char *place_of(const ls_event *data)
 
 /* ---- validation.fixed ------------------------------------------------------------------------ */
 
-/* What two passes gave for the same indices of samples that have a class: `classes` that were the
- * same, and contents that were not. */
-typedef struct change {
-    int common, classes, other;
-    double first;
-    bool vary; /* several classes */
-} change;
-
-static void compare(const ls_event *a, const ls_event *b, change *out)
-{
-    const ls_event *x, *y, *second = ls_event_list(b, content);
-    ls_event_each(x, ls_event_list(a, content)) {
-        const ls_event *index = ls_event_at(x, 0), *class = ls_event_at(x, 2);
-        ls_event_each(y, second) {
-            const ls_event *index2 = ls_event_at(y, 0), *class2 = ls_event_at(y, 2);
-            if (!ls_event_is_number(index) || !ls_event_is_number(index2) ||
-                !ls_event_is_number(class) || !ls_event_is_number(class2) ||
-                index->number != index2->number) {
-                continue;
-            }
-            out->vary = out->vary || (out->common > 0 && out->first != class->number);
-            out->first = class->number;
-            out->common++;
-            out->classes += class->number == class2->number;
-            out->other += !ls_event_equal(ls_event_at(x, 1), ls_event_at(y, 1));
-            break;
-        }
-    }
-}
-
 static const ls_tol few = LS_TOL(8, "samples that both passes gave: fewer show little");
 static const ls_tol changed =
     LS_TOL(4, "samples: fewer may be made anew for another reason, as a cut-out of a broken one");
@@ -54,13 +24,12 @@ static const ls_tol changed_share = LS_TOL(0.1, "of the samples: a flip changes 
 static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, const ls_event *b,
                          int *compared, ls_observe_finding *out)
 {
-    change c = {0};
-    compare(a, b, &c);
-    if (c.common < few.value || c.classes < c.common || !c.vary) {
+    ls_pass_common c = ls_pass_compare(a, b);
+    if (c.classes < few.value || c.alike < c.classes || !c.several) {
         return;
     }
     ++*compared;
-    if (c.other < changed.value || c.other < changed_share.value * c.common) {
+    if (c.other < changed.value || c.other < changed_share.value * c.classes) {
         return;
     }
     /* A pass over training data may be a training score, which is taken with its changes. */
@@ -73,7 +42,7 @@ static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, 
                    "random_split makes both of one",
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
-                   k, c.other, c.common, place_of(a),
+                   k, c.other, c.classes, place_of(a),
                    own       ? "; a training score may be taken so"
                    : !stored ? "; its data set holds nothing: it may make new ones each time"
                              : "");

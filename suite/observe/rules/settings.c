@@ -30,11 +30,6 @@ static const ls_event *groups_of(const ls_event *optimizer)
     return ls_event_list(optimizer, groups);
 }
 
-static int params_of(const ls_event *group)
-{
-    return ls_event_count(ls_event_list(group, params));
-}
-
 static bool was_restored(const ls_observe_rank *rank, int optimizer)
 {
     const ls_event *restore;
@@ -177,7 +172,7 @@ static void judge_reach(const ls_observe_rank *rank, const course *c, ls_observe
                 "set it in every group: for group in optimizer.param_groups: group['lr'] = lr",
                 "the rate of parameter group %d changes, that of group %d (%d parameters) stays at "
                 "%g in all %d steps",
-                a, b, params_of(still->group), still->first, c->steps);
+                a, b, ls_event_count(ls_event_list(still->group, params)), still->first, c->steps);
         }
     }
 }
@@ -242,18 +237,6 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
 
 /* ---- decay ----------------------------------------------------------------------------------- */
 
-static bool is_norm(const ls_observe_rank *rank, const char *name)
-{
-    const ls_observe_tensor *tensor = ls_job_tensor(rank, name);
-    return tensor != NULL && tensor->norm;
-}
-
-static bool is_bias(const char *name)
-{
-    size_t length = strlen(name);
-    return length >= 4 && strcmp(name + length - 4, "bias") == 0;
-}
-
 /* Parameters of groups with decay, or without. */
 typedef struct decayed {
     int groups, params, biases, norms, others; /* others: weights */
@@ -265,7 +248,10 @@ static void add_group(const ls_observe_rank *rank, const ls_event *group, decaye
     d->groups++;
     ls_event_each(param, ls_event_list(group, params)) {
         if (ls_event_is_text(param)) {
-            bool norm = is_norm(rank, param->text), bias = is_bias(param->text);
+            const ls_observe_tensor *tensor = ls_job_tensor(rank, param->text);
+            const char *end = strrchr(param->text, 'b');
+            bool norm = tensor != NULL && tensor->norm,
+                 bias = end != NULL && strcmp(end, "bias") == 0;
             d->params++;
             d->norms += norm;
             d->biases += bias && !norm;

@@ -315,23 +315,18 @@ static bool flag(const ls_event *changed, const ls_event *group, ls_event_member
 
 static double beta(const ls_event *changed, const ls_event *group, int which, double fallback)
 {
-    const ls_event *betas = ls_event_list(changed, betas);
-    if (betas == NULL) {
-        betas = ls_event_list(group, betas);
-    }
-    const ls_event *value = ls_event_at(betas, which);
-    return ls_event_is_number(value) ? value->number : fallback;
+    const ls_event *betas = ls_event_list(ls_event_has(changed, betas) ? changed : group, betas);
+    return ls_event_to_number(ls_event_at(betas, which), fallback);
 }
 
 static void read_settings(const ls_event *event, const ls_event *group, const ls_call *call,
                           int index, settings *s)
 {
     const ls_event *changed = ls_event_at(ls_event_member(call->json, set), index);
-    const ls_event *rates = ls_event_list(call->json, lr);
-    const ls_event *rate = ls_event_at(rates, index);
+    double rate = ls_event_number_at(ls_event_list(call->json, lr), index);
     const char *rule = ls_event_text(event, rule, "");
     ls_text_put(s->rule, sizeof s->rule, "%s", rule);
-    s->lr = ls_event_is_number(rate) ? rate->number : number(changed, group, LS_NUMBER(lr), NAN);
+    s->lr = isnan(rate) ? number(changed, group, LS_NUMBER(lr), NAN) : rate;
     s->momentum = number(changed, group, LS_NUMBER(momentum), 0);
     s->dampening = number(changed, group, LS_NUMBER(dampening), 0);
     s->decay = number(changed, group, LS_NUMBER(weight_decay), 0);
@@ -491,14 +486,6 @@ static bool read_attached(const ls_samples *samples, int rank, const char *name,
     return true;
 }
 
-static void judge_attached(const ls_samples *samples, int rank, const char *name, tally *t)
-{
-    task w;
-    if (read_attached(samples, rank, name, &w, t)) {
-        finish_task(samples, rank, &w, t);
-    }
-}
-
 bool ls_rules_step_expect(const ls_samples *samples, int rank, const char *name, ls_values *param,
                           ls_values *next, ls_values *wanted)
 {
@@ -606,10 +593,11 @@ static void judge_rank(const ls_samples *samples, int rank, tally *t)
         return;
     }
     for (int i = 0; i < own->tensor_count; i++) {
-        if (samples->trace->attached) {
-            judge_attached(samples, rank, own->tensor[i].name, t);
-        } else {
+        task w;
+        if (!samples->trace->attached) {
             judge_protocol(samples, rank, own->tensor[i].name, t);
+        } else if (read_attached(samples, rank, own->tensor[i].name, &w, t)) {
+            finish_task(samples, rank, &w, t);
         }
     }
     t->steps++;
@@ -721,13 +709,6 @@ static bool changes_momentum(const ls_observe_trace *trace)
     return changes && !reported;
 }
 
-/* Whether the calls of steps report settings that changed. */
-static bool reports_changes(const ls_observe_trace *trace)
-{
-    const ls_event *start = trace->rank[0].start;
-    return ls_event_bool(ls_event_object(start, observe), set, false);
-}
-
 /* The script may have changed a setting since the optimizer's event: every rank's step differs, in
  * a way that no known fault explains, after steps that fitted. */
 static bool may_be_changed(const ls_samples *samples, const tally *t, int64_t fitted)
@@ -738,7 +719,7 @@ static bool may_be_changed(const ls_samples *samples, const tally *t, int64_t fi
         }
     }
     bool all = fitted > 0 && t->rates * 2 <= t->wrong && samples->trace->attached &&
-               !reports_changes(samples->trace);
+               !ls_event_bool(ls_event_object(samples->trace->rank[0].start, observe), set, false);
     for (int k = 0; k < samples->world && all; k++) {
         tally own = {.at = ""};
         judge_rank(samples, k, &own);

@@ -84,6 +84,44 @@ bool ls_pass_is_divided(const ls_event *pass, int world)
            fabs(world * count - length) <= room;
 }
 
+/* A sample of that index: [index, digest, class], or NULL. */
+static const ls_event *sample_of(const ls_event *pass, double index)
+{
+    const ls_event *sample;
+    ls_event_each(sample, ls_event_list(pass, content)) {
+        if (ls_event_number_at(sample, 0) == index) {
+            return sample;
+        }
+    }
+    return NULL;
+}
+
+ls_pass_common ls_pass_compare(const ls_event *a, const ls_event *b)
+{
+    ls_pass_common c = {0};
+    const ls_event *x, *digest = NULL;
+    double class = NAN;
+    ls_event_each(x, ls_event_list(a, content)) {
+        const ls_event *y = sample_of(b, ls_event_number_at(x, 0));
+        const ls_event *one = ls_event_at(x, 1), *other = ls_event_at(y, 1);
+        double own = ls_event_number_at(x, 2);
+        if (ls_event_is_text(one) && ls_event_is_text(other)) {
+            c.vary = c.vary || (c.digests > 0 && !ls_event_equal(one, digest));
+            c.digests++;
+            c.equal += ls_event_equal(one, other);
+            digest = one;
+        }
+        if (!isnan(own) && !isnan(ls_event_number_at(y, 2))) {
+            c.several = c.several || (c.classes > 0 && own != class);
+            c.classes++;
+            c.alike += own == ls_event_number_at(y, 2);
+            c.other += !ls_event_equal(one, other);
+            class = own;
+        }
+    }
+    return c;
+}
+
 static int by_key(const void *a, const void *b)
 {
     const int64_t *x = a, *y = b;

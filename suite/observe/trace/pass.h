@@ -24,6 +24,17 @@ bool ls_pass_is_over_training_data(const ls_observe_rank *rank, const ls_event *
  * as the counts of a whole pass show. */
 bool ls_pass_is_divided(const ls_event *pass, int world);
 
+/* What two passes gave for the same indices, of the samples that were looked at. */
+typedef struct ls_pass_common {
+    int digests, equal; /* samples that both have a digest of; of them, those of one content */
+    bool vary;          /* these are of several contents */
+    int classes, alike; /* samples that both have a class of; of them, those of one class */
+    int other;          /* and those of another content */
+    bool several;       /* these are of several classes */
+} ls_pass_common;
+
+ls_pass_common ls_pass_compare(const ls_event *a, const ls_event *b);
+
 /* What a pass over a loader gave, by content: the keys of its samples, whatever their indices. */
 typedef struct ls_contents {
     int count, capacity;
