@@ -287,6 +287,15 @@ static inline void calls_expect(const calls_job *job, const char *id, ls_verdict
                   f->verdict.evidence);
 }
 
+/* Judges the job, expects that of a rule, and closes it. */
+static inline void calls_end(calls_job *job, const char *id, ls_verdict_code code,
+                             const char *words)
+{
+    calls_judge(job);
+    calls_expect(job, id, code, words);
+    calls_close(job);
+}
+
 /* No rule of these families fails. */
 static inline void calls_expect_clean(const calls_job *job, const char *const *family, int count)
 {
@@ -328,9 +337,7 @@ static inline void calls_expect_of_event(const char *event, const char *steps, c
     calls_open(&job, 2);
     calls_event(&job, -1, event);
     calls_repeat(&job, 3, steps);
-    calls_judge(&job);
-    calls_expect(&job, id, code, words);
-    calls_close(&job);
+    calls_end(&job, id, code, words);
 }
 
 /* A pass of a rank: its class of sampler, members in place of the usual ones, its indices. */

@@ -37,20 +37,17 @@ static const struct {
     {"F{\"autocast\":\"bf16\"} b{\"type\":\"bf16\"} O Z", "precision.loss", LS_PASS, "in f32"},
 };
 
-START_TEST(precision_is_judged)
+ROWS_TEST(precision_is_judged, precise)
 {
     calls_job job;
     calls_open(&job, 2);
     calls_repeat(&job, 3, precise[_i].calls);
-    calls_judge(&job);
-    calls_expect(&job, precise[_i].id, precise[_i].code, precise[_i].words);
-    calls_close(&job);
+    calls_end(&job, precise[_i].id, precise[_i].code, precise[_i].words);
 }
-END_TEST
 
 /* Under autocast parameters are to be in f32; all in half, or with an optimizer that may hold
  * copies, is a practice. */
-START_TEST(models_cast_under_autocast_are_weak)
+TEST(models_cast_under_autocast_are_weak)
 {
     static const struct {
         const char *autocast, *kind, *rule;
@@ -75,16 +72,13 @@ START_TEST(models_cast_under_autocast_are_weak)
         calls_event(&job, -1, optimizer);
         LS_TEXT(step, 100, "F{\"autocast\":%s,\"type\":\"bf16\"} b O Z", one[i].autocast);
         calls_repeat(&job, 2, step);
-        calls_judge(&job);
-        calls_expect(&job, "precision.params", one[i].code, one[i].words);
-        calls_close(&job);
+        calls_end(&job, "precision.params", one[i].code, one[i].words);
     }
 }
-END_TEST
 
 static const char half[] = "\"params\":[[\"fc.weight\",8,\"f16\",true]],";
 
-START_TEST(half_models_are_named)
+TEST(half_models_are_named)
 {
     calls_job job;
     calls_open_with(&job, 2, half);
@@ -96,11 +90,8 @@ START_TEST(half_models_are_named)
     calls_open_with(&job, 2, half);
     calls_event(&job, -1, "{\"event\":\"scaler\",\"scaler\":0,\"enabled\":true}");
     calls_step(&job, "F S B K P Z");
-    calls_judge(&job);
-    calls_expect(&job, "precision.params", LS_FAIL, "Attempting to unscale FP16 gradients");
-    calls_close(&job);
+    calls_end(&job, "precision.params", LS_FAIL, "Attempting to unscale FP16 gradients");
 }
-END_TEST
 
 /* The gradient of a step again in FP64, and what the job had: `error` relative to it. */
 static void write_again(const calls_job *job, double error)
@@ -144,18 +135,15 @@ static const struct {
      "autocast is missing"},
 };
 
-START_TEST(gradients_show_the_arithmetic)
+ROWS_TEST(gradients_show_the_arithmetic, shown)
 {
     calls_job job;
     calls_open(&job, 2);
     calls_step(&job, shown[_i].calls);
     calls_step_of(&job, -1, "\"detail\":true,", shown[_i].calls);
     write_again(&job, shown[_i].error);
-    calls_judge(&job);
-    calls_expect(&job, shown[_i].id, shown[_i].code, shown[_i].words);
-    calls_close(&job);
+    calls_end(&job, shown[_i].id, shown[_i].code, shown[_i].words);
 }
-END_TEST
 
 /* ---- modes ----------------------------------------------------------------------------------- */
 
@@ -186,20 +174,17 @@ static const struct {
      "no training forward"},
 };
 
-START_TEST(modes_are_judged)
+ROWS_TEST(modes_are_judged, modes)
 {
     calls_job job;
     calls_open(&job, 2);
     calls_repeat(&job, 2, modes[_i].first);
     calls_repeat(&job, 2, modes[_i].then);
-    calls_judge(&job);
-    calls_expect(&job, modes[_i].id, modes[_i].code, modes[_i].words);
-    calls_close(&job);
+    calls_end(&job, modes[_i].id, modes[_i].code, modes[_i].words);
 }
-END_TEST
 
 /* A network without dropout and batch norms is the same in both modes. */
-START_TEST(eval_mode_without_effect_passes)
+TEST(eval_mode_without_effect_passes)
 {
     calls_job job;
     calls_open_with(&job, 2, "\"bn\":0,\"dropout\":0,\"buffers\":[],");
@@ -213,22 +198,18 @@ START_TEST(eval_mode_without_effect_passes)
     calls_expect(&job, "mode.statistics", LS_SKIP, "no training forward");
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(statistics_that_stand_are_caught)
+TEST(statistics_that_stand_are_caught)
 {
     calls_job job;
     calls_open(&job, 2);
     for (int i = 0; i < 3; i++) {
         calls_step_of(&job, -1, "\"digest\":{\"param\":\"1\",\"buffer\":\"9\"},", "F S B K P Z");
     }
-    calls_judge(&job);
-    calls_expect(&job, "mode.statistics", LS_FAIL, "running statistics do not move");
-    calls_close(&job);
+    calls_end(&job, "mode.statistics", LS_FAIL, "running statistics do not move");
 }
-END_TEST
 
-START_TEST(a_lost_conversion_is_caught)
+TEST(a_lost_conversion_is_caught)
 {
     static const char convert[] = "{\"event\":\"convert\",\"converted\":2,\"at\":\"train.py:4\"}";
     static const char trained[] =
@@ -246,7 +227,6 @@ START_TEST(a_lost_conversion_is_caught)
     calls_expect(&job, "mode.sync_bn", LS_PASS, "2 SyncBatchNorm");
     calls_close(&job);
 }
-END_TEST
 
 /* Models without parameters, or without what the rule is about, and buffers that stay a rank's. */
 static const struct {
@@ -262,7 +242,7 @@ static const struct {
     {"\"broadcast_buffers\":true,", "replicas.buffers", LS_UNSUPPORTED, "no model has digests"},
 };
 
-START_TEST(nothing_to_compare_is_no_pass)
+ROWS_TEST(nothing_to_compare_is_no_pass, empty)
 {
     calls_job job;
     calls_open_with(&job, 2, empty[_i].model);
@@ -271,11 +251,8 @@ START_TEST(nothing_to_compare_is_no_pass)
         &job, -1,
         "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"]}]}");
     calls_repeat(&job, 2, "F b O Z");
-    calls_judge(&job);
-    calls_expect(&job, empty[_i].id, empty[_i].code, empty[_i].words);
-    calls_close(&job);
+    calls_end(&job, empty[_i].id, empty[_i].code, empty[_i].words);
 }
-END_TEST
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
@@ -315,7 +292,7 @@ static const struct {
     {"F S B K P Z", "F S B K P Z", "order.clip", LS_SKIP, "not clipped"},
 };
 
-START_TEST(orders_are_judged)
+ROWS_TEST(orders_are_judged, orders)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -323,15 +300,12 @@ START_TEST(orders_are_judged)
         calls_step_of(&job, 0, "", orders[_i].zero);
         calls_step_of(&job, 1, "", orders[_i].one);
     }
-    calls_judge(&job);
-    calls_expect(&job, orders[_i].id, orders[_i].code, orders[_i].words);
-    calls_close(&job);
+    calls_end(&job, orders[_i].id, orders[_i].code, orders[_i].words);
 }
-END_TEST
 
 /* A forward of a detailed step finds no gradient that is not zero: the script clears them by means
  * that no call shows, and later steps are right, too. */
-START_TEST(clearing_by_hand_passes)
+TEST(clearing_by_hand_passes)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -342,7 +316,6 @@ START_TEST(clearing_by_hand_passes)
     calls_expect(&job, "order.zero", LS_PASS, "some by hand");
     calls_close(&job);
 }
-END_TEST
 
 /* Samples of step 2: the mean of the ranks' gradients, and `left` of the step before on top. */
 static void write_gradients(const calls_job *job, float left)
@@ -363,7 +336,7 @@ static void write_gradients(const calls_job *job, float left)
     }
 }
 
-START_TEST(samples_show_what_was_left)
+TEST(samples_show_what_was_left)
 {
     for (int left = 0; left < 3; left++) {
         calls_job job;
@@ -372,16 +345,13 @@ START_TEST(samples_show_what_was_left)
         calls_step_of(&job, -1, "\"detail\":true,", "F S B K P");
         calls_repeat(&job, 2, "F S B K P");
         write_gradients(&job, left < 2 ? (float)left : INFINITY);
-        calls_judge(&job);
-        calls_expect(&job, "order.zero", left > 0 ? LS_FAIL : LS_PASS,
-                     left > 0 ? "zero_grad() is missing" : "some by hand");
-        calls_close(&job);
+        calls_end(&job, "order.zero", left > 0 ? LS_FAIL : LS_PASS,
+                  left > 0 ? "zero_grad() is missing" : "some by hand");
     }
 }
-END_TEST
 
 /* A schedule that is wound forward before training, as jobs do that go on. */
-START_TEST(a_schedule_wound_forward_passes)
+TEST(a_schedule_wound_forward_passes)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -391,7 +361,6 @@ START_TEST(a_schedule_wound_forward_passes)
     calls_expect(&job, "order.schedule", LS_PASS, "42 calls");
     calls_close(&job);
 }
-END_TEST
 
 /* What the launcher leaves of a job that failed. */
 static void write_failure(const calls_job *job)
@@ -405,7 +374,7 @@ static void write_failure(const calls_job *job)
     fclose(f);
 }
 
-START_TEST(a_job_that_hangs_names_the_difference)
+TEST(a_job_that_hangs_names_the_difference)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -419,9 +388,8 @@ START_TEST(a_job_that_hangs_names_the_difference)
     calls_expect(&job, "order.steps", LS_FAIL, "rank 1 ended after step 2, rank 0 after step 3");
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(uneven_inputs_are_named)
+TEST(uneven_inputs_are_named)
 {
     calls_drawing zero = {"RandomSampler", "\"built\":\"train.py:12\",", 20, 20, 0, 1, 3};
     calls_drawing one = {"RandomSampler", "", 24, 24, 0, 1, 3};
@@ -444,12 +412,11 @@ START_TEST(uneven_inputs_are_named)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* The second of them is named, and only where both step. */
 /* Within join() a rank whose data have ended makes no steps. How a job ended that a scheduler
  * started, only its ranks say. */
-START_TEST(ranks_that_make_fewer_steps_are_not_compared)
+TEST(ranks_that_make_fewer_steps_are_not_compared)
 {
     const char *other = "\"digest\":{\"param\":\"77\",\"state\":\"2\",\"buffer\":\"3\"},";
     calls_job job;
@@ -467,9 +434,8 @@ START_TEST(ranks_that_make_fewer_steps_are_not_compared)
         calls_close(&job);
     }
 }
-END_TEST
 
-START_TEST(two_optimizers_of_one_parameter_are_weak)
+TEST(two_optimizers_of_one_parameter_are_weak)
 {
     for (int both = 0; both < 2; both++) {
         calls_job job;
@@ -479,24 +445,20 @@ START_TEST(two_optimizers_of_one_parameter_are_weak)
                     "\"rule\":\"adam\",\"at\":\"train.py:9\",\"groups\":[{\"params\":["
                     "\"head.weight\"]}]}");
         calls_repeat(&job, 3, both ? "F b O O{\"optimizer\":1} Z" : "F b O Z");
-        calls_judge(&job);
-        calls_expect(&job, "optimizer.covered", both ? LS_WEAK : LS_PASS,
-                     both ? "each step moves them twice, by one gradient | train.py:9" : "");
-        calls_close(&job);
+        calls_end(&job, "optimizer.covered", both ? LS_WEAK : LS_PASS,
+                  both ? "each step moves them twice, by one gradient | train.py:9" : "");
     }
 }
-END_TEST
 
-START_TEST(closures_are_not_judged_on_clearing)
+TEST(closures_are_not_judged_on_clearing)
 {
     calls_expect_of_event("{\"event\":\"attach\",\"error\":\"the closure of a LBFGS computes\"}",
                           "O F b", "order.zero", LS_UNSUPPORTED, "closure");
 }
-END_TEST
 
 /* ---- speed ----------------------------------------------------------------------------------- */
 
-START_TEST(speed_is_of_the_steady_steps)
+TEST(speed_is_of_the_steady_steps)
 {
     calls_job job;
     char text[1000] = "";
@@ -529,9 +491,8 @@ START_TEST(speed_is_of_the_steady_steps)
     ls_observe_speed_free(&speed);
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(short_jobs_have_no_speed)
+TEST(short_jobs_have_no_speed)
 {
     calls_job job;
     char text[400] = "";
@@ -547,34 +508,5 @@ START_TEST(short_jobs_have_no_speed)
     ls_observe_speed_free(&speed);
     calls_close(&job);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_calls");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, precision_is_judged, 0, ROWS(precise));
-    tcase_add_test(test, models_cast_under_autocast_are_weak);
-    tcase_add_test(test, half_models_are_named);
-    tcase_add_loop_test(test, gradients_show_the_arithmetic, 0, ROWS(shown));
-    tcase_add_loop_test(test, modes_are_judged, 0, ROWS(modes));
-    tcase_add_test(test, eval_mode_without_effect_passes);
-    tcase_add_test(test, statistics_that_stand_are_caught);
-    tcase_add_test(test, a_lost_conversion_is_caught);
-    tcase_add_loop_test(test, nothing_to_compare_is_no_pass, 0,
-                        (int)(sizeof empty / sizeof *empty));
-    tcase_add_loop_test(test, orders_are_judged, 0, ROWS(orders));
-    tcase_add_test(test, clearing_by_hand_passes);
-    tcase_add_test(test, samples_show_what_was_left);
-    tcase_add_test(test, a_schedule_wound_forward_passes);
-    tcase_add_test(test, a_job_that_hangs_names_the_difference);
-    tcase_add_test(test, uneven_inputs_are_named);
-    tcase_add_test(test, two_optimizers_of_one_parameter_are_weak);
-    tcase_add_test(test, ranks_that_make_fewer_steps_are_not_compared);
-    tcase_add_test(test, closures_are_not_judged_on_clearing);
-    tcase_add_test(test, speed_is_of_the_steady_steps);
-    tcase_add_test(test, short_jobs_have_no_speed);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_calls", .timeout_s = 120)

@@ -60,15 +60,14 @@ static const struct {
     {"{\"event\":\"cost\"}", "checkpoint.resume", LS_SKIP, "nothing was saved"},
 };
 
-START_TEST(files_are_judged)
+ROWS_TEST(files_are_judged, files)
 {
     calls_expect_of_event(files[_i].event, "F S B K P Z", files[_i].id, files[_i].code,
                           files[_i].words);
 }
-END_TEST
 
 /* One rank writes a file, and another one reads it. */
-START_TEST(files_are_read_when_they_are_written)
+TEST(files_are_read_when_they_are_written)
 {
     static const struct {
         const char *load; /* members */
@@ -90,16 +89,13 @@ START_TEST(files_are_read_when_they_are_written)
                 "{\"event\":\"load\",\"at\":\"train.py:60\",\"path\":\"a\",\"what\":{},%s}",
                 one[i].load);
         calls_event(&job, 1, load);
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.content", one[i].code,
-                     one[i].code == LS_FAIL ? "no barrier between" : "");
-        calls_close(&job);
+        calls_end(&job, "checkpoint.content", one[i].code,
+                  one[i].code == LS_FAIL ? "no barrier between" : "");
     }
 }
-END_TEST
 
 /* Files of a checkpoint in parts: the scaler lies in one of its own. */
-START_TEST(a_checkpoint_in_parts_passes)
+TEST(a_checkpoint_in_parts_passes)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -110,10 +106,9 @@ START_TEST(a_checkpoint_in_parts_passes)
     calls_expect(&job, "checkpoint.resume", LS_PASS, "1 files");
     calls_close(&job);
 }
-END_TEST
 
 /* Nothing was loaded, and what the job saves lacks the scaler: the first is the worse. */
-START_TEST(what_a_job_lost_comes_first)
+TEST(what_a_job_lost_comes_first)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -125,13 +120,10 @@ START_TEST(what_a_job_lost_comes_first)
     calls_event(&job, -1,
                 "{\"event\":\"save\",\"step\":1,\"path\":\"a.pt\",\"what\":{"
                 "\"optimizer\":[\"o\"]}}");
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", LS_FAIL, "nothing is loaded | train.py:9");
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", LS_FAIL, "nothing is loaded | train.py:9");
 }
-END_TEST
 
-START_TEST(resumed_jobs_are_judged)
+TEST(resumed_jobs_are_judged)
 {
     static const char load[] =
         "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0,\"what\":{" MODEL
@@ -156,10 +148,9 @@ START_TEST(resumed_jobs_are_judged)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* Files of two steps with one and the same copy of weights. */
-START_TEST(a_copy_that_is_saved_again_is_caught)
+TEST(a_copy_that_is_saved_again_is_caught)
 {
     static const char save[] =
         "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":%d,\"path\":\"last.%d\",\"what\":"
@@ -184,15 +175,12 @@ START_TEST(a_copy_that_is_saved_again_is_caught)
         calls_event(&job, 0, one);
         calls_step(&job, "F S B K P Z");
         calls_event(&job, 0, two);
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.content", pair[i].code, pair[i].words);
-        calls_close(&job);
+        calls_end(&job, "checkpoint.content", pair[i].code, pair[i].words);
     }
 }
-END_TEST
 
 /* Weights that are those of the start, after steps: FAIL with an optimizer of now, else weak. */
-START_TEST(a_copy_of_the_start_is_seen)
+TEST(a_copy_of_the_start_is_seen)
 {
     for (int with = 0; with < 2; with++) {
         calls_job job;
@@ -203,13 +191,10 @@ START_TEST(a_copy_of_the_start_is_seen)
                               : SAVE "\"path\":\"\",\"what\":{" MODEL "},\"digests\":[[0,"
                                      "\"aa\"]]," WRONG "}");
         calls_repeat(&job, 3, "F{\"autocast\":null} b O Z");
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.content", with != 0 ? LS_FAIL : LS_WEAK,
-                     with != 0 ? "made once" : "never updated");
-        calls_close(&job);
+        calls_end(&job, "checkpoint.content", with != 0 ? LS_FAIL : LS_WEAK,
+                  with != 0 ? "made once" : "never updated");
     }
 }
-END_TEST
 
 #define MOMENTUM(state)                                                                            \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\",\"rule\":\"sgd\"," \
@@ -349,7 +334,7 @@ static const struct {
      ""},
 };
 
-START_TEST(jobs_that_go_on_are_judged)
+ROWS_TEST(jobs_that_go_on_are_judged, resumed)
 {
     calls_job job;
     LS_TEXT(epoch, 40, "\"sampler_epoch\":%d,", resumed[_i].epoch);
@@ -360,14 +345,11 @@ START_TEST(jobs_that_go_on_are_judged)
     }
     calls_repeat(&job, 1, resumed[_i].step);
     calls_write_pass(&job, -1, &d);
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", resumed[_i].code, resumed[_i].words);
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", resumed[_i].code, resumed[_i].words);
 }
-END_TEST
 
 /* Weights alone, and a count of steps that goes on from the file's, or anew. */
-START_TEST(a_count_of_steps_that_goes_on)
+LOOP_TEST(a_count_of_steps_that_goes_on, 8)
 {
     static const struct {
         const char *name;
@@ -394,15 +376,12 @@ START_TEST(a_count_of_steps_that_goes_on)
     calls_event(&job, -1, MOMENTUM("0"));
     calls_repeat(&job, 4, "F{\"autocast\":null} b O Z");
     calls_event(&job, -1, save);
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", one[_i].code,
-                 one[_i].code == CALLS_HINT ? "goes on with the file's count of steps" : "");
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", one[_i].code,
+              one[_i].code == CALLS_HINT ? "goes on with the file's count of steps" : "");
 }
-END_TEST
 
 /* A job that takes up an optimizer, or the file that it writes itself, and counts from 1 again. */
-START_TEST(an_epoch_that_is_not_taken_up_is_caught)
+TEST(an_epoch_that_is_not_taken_up_is_caught)
 {
     static const struct {
         const char *restore, *path;
@@ -428,16 +407,13 @@ START_TEST(an_epoch_that_is_not_taken_up_is_caught)
                 "\"numbers\":{\"best_epoch\":0,\"epoch\":%d}}",
                 one[i].path, one[i].next);
         calls_event(&job, -1, save);
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.resume", one[i].code,
-                     one[i].code == CALLS_HINT ? "not taken up" : "");
-        calls_close(&job);
+        calls_end(&job, "checkpoint.resume", one[i].code,
+                  one[i].code == CALLS_HINT ? "not taken up" : "");
     }
 }
-END_TEST
 
 /* A job without a sampler: what it writes says which epoch it is in. */
-START_TEST(the_epoch_of_a_file_goes_on)
+TEST(the_epoch_of_a_file_goes_on)
 {
     for (int epoch = 1; epoch <= 3; epoch += 2) {
         calls_job job;
@@ -454,14 +430,11 @@ START_TEST(the_epoch_of_a_file_goes_on)
                 "\"numbers\":{\"epoch\":%d}}",
                 epoch);
         calls_event(&job, -1, save);
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.resume", epoch == 3 ? CALLS_HINT : LS_PASS, "");
-        calls_close(&job);
+        calls_end(&job, "checkpoint.resume", epoch == 3 ? CALLS_HINT : LS_PASS, "");
     }
 }
-END_TEST
 
-START_TEST(files_without_moments_are_weak)
+TEST(files_without_moments_are_weak)
 {
     static const char save[] =
         SAVE "\"path\":\"best.pt\",\"what\":{" MODEL ",\"epoch\":[\"epoch\"]}}";
@@ -482,10 +455,9 @@ START_TEST(files_without_moments_are_weak)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* A scaler whose state was loaded, and another one that scales. */
-START_TEST(a_scaler_that_was_loaded_is_the_one_in_use)
+TEST(a_scaler_that_was_loaded_is_the_one_in_use)
 {
     for (int which = 0; which < 2; which++) {
         calls_job job;
@@ -496,13 +468,10 @@ START_TEST(a_scaler_that_was_loaded_is_the_one_in_use)
                 which);
         calls_event(&job, -1, event);
         calls_repeat(&job, 2, "F S B K P Z");
-        calls_judge(&job);
-        calls_expect(&job, "checkpoint.resume", which == 0 ? LS_SKIP : LS_FAIL,
-                     which == 0 ? "" : "built anew");
-        calls_close(&job);
+        calls_end(&job, "checkpoint.resume", which == 0 ? LS_SKIP : LS_FAIL,
+                  which == 0 ? "" : "built anew");
     }
 }
-END_TEST
 
 /* Weights that were to be kept, and were trained on; those of the same step may have been changed
  * in place, averaged over the ranks, say. */
@@ -516,7 +485,7 @@ static const struct {
     {"\"made\":2,", LS_SKIP, "nothing was saved or resumed"},
 };
 
-START_TEST(a_model_given_its_own_weights_is_caught)
+ROWS_TEST(a_model_given_its_own_weights_is_caught, own_weights)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -526,32 +495,7 @@ START_TEST(a_model_given_its_own_weights_is_caught)
             "\"taken\":3,\"own\":3,%s\"at\":\"train.py:70\"}",
             own_weights[_i].made);
     calls_event(&job, -1, event);
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", own_weights[_i].code, own_weights[_i].words);
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", own_weights[_i].code, own_weights[_i].words);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_checkpoints");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, files_are_judged, 0, ROWS(files));
-    tcase_add_test(test, files_are_read_when_they_are_written);
-    tcase_add_test(test, a_checkpoint_in_parts_passes);
-    tcase_add_test(test, what_a_job_lost_comes_first);
-    tcase_add_test(test, resumed_jobs_are_judged);
-    tcase_add_test(test, a_copy_that_is_saved_again_is_caught);
-    tcase_add_test(test, a_copy_of_the_start_is_seen);
-    tcase_add_loop_test(test, a_count_of_steps_that_goes_on, 0, 8);
-    tcase_add_loop_test(test, jobs_that_go_on_are_judged, 0,
-                        (int)(sizeof resumed / sizeof *resumed));
-    tcase_add_test(test, the_epoch_of_a_file_goes_on);
-    tcase_add_test(test, an_epoch_that_is_not_taken_up_is_caught);
-    tcase_add_test(test, files_without_moments_are_weak);
-    tcase_add_test(test, a_scaler_that_was_loaded_is_the_one_in_use);
-    tcase_add_loop_test(test, a_model_given_its_own_weights_is_caught, 0, ROWS(own_weights));
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_checkpoints", .timeout_s = 120)

@@ -145,9 +145,7 @@ ROWS_TEST(contents_are_judged, jobs)
         write_pass(&job, 0, &jobs[_i].zero[i]);
         write_pass(&job, 1, &jobs[_i].one[i]);
     }
-    calls_judge(&job);
-    calls_expect(&job, jobs[_i].id, jobs[_i].code, jobs[_i].words);
-    calls_close(&job);
+    calls_end(&job, jobs[_i].id, jobs[_i].code, jobs[_i].words);
 }
 
 /* One more step, in which a validation of ten batches was made, divided between two ranks. */
@@ -198,9 +196,7 @@ ROWS_TEST(validations_are_judged, validations)
         write_pass(&job, k, &training);
         calls_event(&job, k, line);
     }
-    calls_judge(&job);
-    calls_expect(&job, validations[_i].id, validations[_i].code, validations[_i].words);
-    calls_close(&job);
+    calls_end(&job, validations[_i].id, validations[_i].code, validations[_i].words);
 }
 
 /* Both ranks get the same batches of a stream, or each its own. */

@@ -21,6 +21,15 @@
     "\"shuffle\":false,\"classified\":true,\"content\":[" CLASS(1, 0, 1, 2, 3) "," CLASS( \
         2, 0, 1, 2, 3) "," CLASS(3, 0, 1, 2, 3) "," CLASS(4, 0, 1, 2, 3) "],"
 
+/* A pass of one rank; those of two that share 40 samples. */
+#define DRAW(...)   \
+    {               \
+        __VA_ARGS__ \
+    }
+#define HALVES(members)                                \
+    DRAW(calls_distributed, members, 40, 20, 0, 2, 3), \
+        DRAW(calls_distributed, members, 40, 20, 1, 2, 3)
+
 /* Two passes of two ranks, a rule and what it says. `same`: ranks have equal inputs. */
 static const struct {
     calls_drawing zero, one;
@@ -30,233 +39,71 @@ static const struct {
     ls_verdict_code code;
     const char *words;
 } drawings[] = {
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.disjoint",
-     LS_PASS,
-     "2 passes"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.covered",
-     LS_PASS,
-     "2 whole passes"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.shuffled",
-     LS_PASS,
-     "1 passes"},
-    {{calls_distributed, "", 39, 20, 0, 2, 3},
-     {calls_distributed, "", 39, 20, 1, 2, 3},
-     7,
-     false,
-     "data.disjoint",
-     LS_PASS,
-     "2 passes"}, /* padded: 0 is drawn twice */
-    {{calls_distributed, "", 41, 20, 0, 2, 3},
-     {calls_distributed, "", 41, 20, 1, 2, 3},
-     7,
-     false,
-     "data.covered",
-     LS_PASS,
-     "2 whole"}, /* drop_last */
-    {{calls_distributed, "\"sampler_rank\":0,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"sampler_rank\":0,", 40, 20, 0, 2, 3},
-     7,
-     true,
-     "data.disjoint",
-     LS_FAIL,
-     "rank=0 on ranks 0 and 1"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"sampler_epoch\":4,", 40, 20, 0, 2, 9},
-     7,
-     false,
-     "data.disjoint",
-     LS_FAIL,
-     "set_epoch was called with different values"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 0, 2, 9},
-     7,
-     false,
-     "data.disjoint",
-     LS_FAIL,
-     "different seeds"},
-    {{calls_distributed, "\"replicas\":4,", 80, 20, 0, 4, 3},
-     {calls_distributed, "\"replicas\":4,", 80, 20, 1, 4, 3},
-     7,
-     false,
-     "data.covered",
-     LS_FAIL,
+    {HALVES(""), 7, false, "data.disjoint", LS_PASS, "2 passes"},
+    {HALVES(""), 7, false, "data.covered", LS_PASS, "2 whole passes"},
+    {HALVES(""), 7, false, "data.shuffled", LS_PASS, "1 passes"},
+    {DRAW(calls_distributed, "", 39, 20, 0, 2, 3), DRAW(calls_distributed, "", 39, 20, 1, 2, 3), 7,
+     false, "data.disjoint", LS_PASS, "2 passes"}, /* padded: 0 is drawn twice */
+    {DRAW(calls_distributed, "", 41, 20, 0, 2, 3), DRAW(calls_distributed, "", 41, 20, 1, 2, 3), 7,
+     false, "data.covered", LS_PASS, "2 whole"}, /* drop_last */
+    {DRAW(calls_distributed, "\"sampler_rank\":0,", 40, 20, 0, 2, 3),
+     DRAW(calls_distributed, "\"sampler_rank\":0,", 40, 20, 0, 2, 3), 7, true, "data.disjoint",
+     LS_FAIL, "rank=0 on ranks 0 and 1"},
+    {DRAW(calls_distributed, "", 40, 20, 0, 2, 3),
+     DRAW(calls_distributed, "\"sampler_epoch\":4,", 40, 20, 0, 2, 9), 7, false, "data.disjoint",
+     LS_FAIL, "set_epoch was called with different values"},
+    {DRAW(calls_distributed, "", 40, 20, 0, 2, 3), DRAW(calls_distributed, "", 40, 20, 0, 2, 9), 7,
+     false, "data.disjoint", LS_FAIL, "different seeds"},
+    {DRAW(calls_distributed, "\"replicas\":4,", 80, 20, 0, 4, 3),
+     DRAW(calls_distributed, "\"replicas\":4,", 80, 20, 1, 4, 3), 7, false, "data.covered", LS_FAIL,
      "num_replicas=4"},
-    {{"RandomSampler", "", 20, 20, 0, 1, 3},
-     {"RandomSampler", "", 20, 20, 0, 1, 7},
-     9,
-     false,
-     "data.disjoint",
-     LS_WEAK,
-     "if all ranks open the same data"},
-    {{"RandomSampler", CONTENT, 20, 20, 0, 1, 3},
-     {"RandomSampler", CONTENT, 20, 20, 0, 1, 7},
-     9,
-     false,
-     "data.disjoint",
-     LS_FAIL,
+    {DRAW("RandomSampler", "", 20, 20, 0, 1, 3), DRAW("RandomSampler", "", 20, 20, 0, 1, 7), 9,
+     false, "data.disjoint", LS_WEAK, "if all ranks open the same data"},
+    {DRAW("RandomSampler", CONTENT, 20, 20, 0, 1, 3),
+     DRAW("RandomSampler", CONTENT, 20, 20, 0, 1, 7), 9, false, "data.disjoint", LS_FAIL,
      "no DistributedSampler"},
-    {{"RandomSampler", "", 20, 20, 0, 1, 3},
-     {"RandomSampler", "", 20, 20, 0, 1, 3},
-     9,
-     true,
-     "data.disjoint",
-     LS_FAIL,
-     "no DistributedSampler"},
-    {{"RandomSampler", "", 20, 20, 0, 1, 3},
-     {"RandomSampler", "", 20, 20, 0, 1, 3},
-     9,
-     false,
-     "data.disjoint",
-     LS_WEAK,
-     "data set of its own"},
-    {{"RandomSampler", "", 20, 20, 0, 1, 3},
-     {"RandomSampler", "", 24, 24, 0, 1, 7},
-     9,
-     false,
-     "data.disjoint",
-     LS_SKIP,
-     "different lengths"},
-    {{"WeightedRandomSampler", "", 11, 20, 0, 1, 3},
-     {"WeightedRandomSampler", "", 11, 20, 0, 1, 7},
-     9,
-     false,
-     "data.disjoint",
-     LS_SKIP,
+    {DRAW("RandomSampler", "", 20, 20, 0, 1, 3), DRAW("RandomSampler", "", 20, 20, 0, 1, 3), 9,
+     true, "data.disjoint", LS_FAIL, "no DistributedSampler"},
+    {DRAW("RandomSampler", "", 20, 20, 0, 1, 3), DRAW("RandomSampler", "", 20, 20, 0, 1, 3), 9,
+     false, "data.disjoint", LS_WEAK, "data set of its own"},
+    {DRAW("RandomSampler", "", 20, 20, 0, 1, 3), DRAW("RandomSampler", "", 24, 24, 0, 1, 7), 9,
+     false, "data.disjoint", LS_SKIP, "different lengths"},
+    {DRAW("WeightedRandomSampler", "", 11, 20, 0, 1, 3),
+     DRAW("WeightedRandomSampler", "", 11, 20, 0, 1, 7), 9, false, "data.disjoint", LS_SKIP,
      "with replacement"},
-    {{"RASampler", "", 60, 20, 0, 2, 3},
-     {"RASampler", "", 60, 20, 0, 3, 3},
-     7,
-     false,
-     "data.disjoint",
-     LS_WEAK,
-     "(RASampler)"},
-    {{"OwnSampler", "", 40, 20, 0, 1, 3},
-     {"OwnSampler", "", 40, 20, 20, 1, 3},
-     7,
-     false,
-     "data.disjoint",
-     LS_PASS,
-     "2 passes"},
-    {{"OwnSampler", "", 40, 10, 0, 1, 3},
-     {"OwnSampler", "", 40, 10, 20, 1, 3},
-     7,
-     false,
-     "data.covered",
-     LS_SKIP,
-     "script's own"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     3,
-     false,
-     "data.shuffled",
-     LS_FAIL,
-     "set_epoch was not called"},
-    {{calls_distributed, "\"shuffle\":false,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"shuffle\":false,", 40, 20, 1, 2, 3},
-     3,
-     false,
-     "data.shuffled",
-     LS_WEAK,
+    {DRAW("RASampler", "", 60, 20, 0, 2, 3), DRAW("RASampler", "", 60, 20, 0, 3, 3), 7, false,
+     "data.disjoint", LS_WEAK, "(RASampler)"},
+    {DRAW("OwnSampler", "", 40, 20, 0, 1, 3), DRAW("OwnSampler", "", 40, 20, 20, 1, 3), 7, false,
+     "data.disjoint", LS_PASS, "2 passes"},
+    {DRAW("OwnSampler", "", 40, 10, 0, 1, 3), DRAW("OwnSampler", "", 40, 10, 20, 1, 3), 7, false,
+     "data.covered", LS_SKIP, "script's own"},
+    {HALVES(""), 3, false, "data.shuffled", LS_FAIL, "set_epoch was not called"},
+    {HALVES("\"shuffle\":false,"), 3, false, "data.shuffled", LS_WEAK,
      "not shuffled: every epoch has the same batches"},
-    {{calls_distributed, "\"shuffle\":false,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"shuffle\":false,", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.shuffled",
-     LS_SKIP,
-     "not asked to shuffle"},
-    {{calls_distributed, SORTED, 40, 20, 0, 2, 3},
-     {calls_distributed, SORTED, 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.shuffled",
-     CALLS_HINT,
-     "each batch has samples of one class"},
-    {{calls_distributed, MIXED, 40, 20, 0, 2, 3},
-     {calls_distributed, MIXED, 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.shuffled",
-     LS_SKIP,
-     "not asked to shuffle"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     0,
-     false,
-     "data.shuffled",
-     LS_WEAK,
-     "one pass"},
-    {{"RandomSampler", "", 20, 20, 0, 1, 3},
-     {"RandomSampler", "", 20, 20, 0, 1, 7},
-     3,
-     false,
-     "data.shuffled",
-     LS_FAIL,
-     "seeded alike"},
-    {{calls_distributed, "\"whole\":false,", 80, 20, 0, 2, 3},
-     {calls_distributed, "\"whole\":false,", 80, 20, 1, 2, 3},
-     7,
-     false,
-     "data.covered",
-     LS_WEAK,
-     "reached its end"},
-    {{calls_distributed, "\"trained\":false,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"trained\":false,", 40, 20, 0, 2, 3},
-     3,
-     false,
-     "data.disjoint",
-     LS_UNSUPPORTED,
-     "no pass over a DataLoader"},
-    {{"RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3},
-     {"RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3},
-     0,
-     true,
-     "data.disjoint",
-     LS_UNSUPPORTED,
-     "no pass over a DataLoader"}, /* a look at one batch */
-    {{calls_distributed, "\"indices\":false,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"indices\":false,", 40, 20, 0, 2, 3},
-     3,
-     false,
-     "data.disjoint",
-     LS_SKIP,
-     "no indices"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     7,
-     true,
-     "data.distinct",
-     LS_FAIL,
-     "same batches"},
-    {{calls_distributed, "", 40, 20, 0, 2, 3},
-     {calls_distributed, "", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.distinct",
-     LS_PASS,
-     "inputs differ"},
-    {{calls_distributed, "\"workers\":2,\"base_seed\":5,", 40, 20, 0, 2, 3},
-     {calls_distributed, "\"workers\":2,\"base_seed\":5,", 40, 20, 1, 2, 3},
-     7,
-     false,
-     "data.distinct",
-     LS_PASS,
-     "seed by rank"},
+    {HALVES("\"shuffle\":false,"), 7, false, "data.shuffled", LS_SKIP, "not asked to shuffle"},
+    {HALVES(SORTED), 7, false, "data.shuffled", CALLS_HINT, "each batch has samples of one class"},
+    {HALVES(MIXED), 7, false, "data.shuffled", LS_SKIP, "not asked to shuffle"},
+    {HALVES(""), 0, false, "data.shuffled", LS_WEAK, "one pass"},
+    {DRAW("RandomSampler", "", 20, 20, 0, 1, 3), DRAW("RandomSampler", "", 20, 20, 0, 1, 7), 3,
+     false, "data.shuffled", LS_FAIL, "seeded alike"},
+    {DRAW(calls_distributed, "\"whole\":false,", 80, 20, 0, 2, 3),
+     DRAW(calls_distributed, "\"whole\":false,", 80, 20, 1, 2, 3), 7, false, "data.covered",
+     LS_WEAK, "reached its end"},
+    {DRAW(calls_distributed, "\"trained\":false,", 40, 20, 0, 2, 3),
+     DRAW(calls_distributed, "\"trained\":false,", 40, 20, 0, 2, 3), 3, false, "data.disjoint",
+     LS_UNSUPPORTED, "no pass over a DataLoader"},
+    {DRAW("RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3),
+     DRAW("RandomSampler", "\"steps\":[1,40],\"count\":2,", 40, 20, 0, 1, 3), 0, true,
+     "data.disjoint", LS_UNSUPPORTED, "no pass over a DataLoader"}, /* a look at one batch */
+    {DRAW(calls_distributed, "\"indices\":false,", 40, 20, 0, 2, 3),
+     DRAW(calls_distributed, "\"indices\":false,", 40, 20, 0, 2, 3), 3, false, "data.disjoint",
+     LS_SKIP, "no indices"},
+    {HALVES(""), 7, true, "data.distinct", LS_FAIL, "same batches"},
+    {HALVES(""), 7, false, "data.distinct", LS_PASS, "inputs differ"},
+    {HALVES("\"workers\":2,\"base_seed\":5,"), 7, false, "data.distinct", LS_PASS, "seed by rank"},
 };
 
-START_TEST(data_are_judged)
+ROWS_TEST(data_are_judged, drawings)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -273,11 +120,8 @@ START_TEST(data_are_judged)
             calls_write_pass(&job, k, &d[k]);
         }
     }
-    calls_judge(&job);
-    calls_expect(&job, drawings[_i].id, drawings[_i].code, drawings[_i].words);
-    calls_close(&job);
+    calls_end(&job, drawings[_i].id, drawings[_i].code, drawings[_i].words);
 }
-END_TEST
 
 /* Places of what a pass draws from, and the rule that names one of them. */
 static const struct {
@@ -312,38 +156,30 @@ static const struct {
 #undef BUILT
 };
 
-START_TEST(data_are_named_where_they_are_built)
+ROWS_TEST(data_are_named_where_they_are_built, built)
 {
     calls_job job;
     calls_open(&job, 2);
     calls_repeat(&job, 4, "F S B K P Z");
     calls_write_pass(&job, 0, &built[_i].zero);
     calls_write_pass(&job, 1, &built[_i].one);
-    calls_judge(&job);
-    calls_expect(&job, built[_i].id, LS_FAIL, built[_i].place);
-    calls_close(&job);
+    calls_end(&job, built[_i].id, LS_FAIL, built[_i].place);
 }
-END_TEST
 
-START_TEST(made_up_data_are_weak)
+TEST(made_up_data_are_weak)
 {
     calls_job job;
     calls_open(&job, 2);
     calls_repeat(&job, 4, "F{\"input\":\"11\"} S B K P Z");
-    calls_judge(&job);
-    calls_expect(&job, "data.distinct", LS_WEAK, "never changes");
-    calls_close(&job);
+    calls_end(&job, "data.distinct", LS_WEAK, "never changes");
     calls_open(&job, 2);
     calls_repeat(&job, 2, "F{\"input\":\"11\"} S B K P Z");
     calls_repeat(&job, 2, "F{\"input\":\"22\"} S B K P Z");
-    calls_judge(&job);
-    calls_expect(&job, "data.distinct", LS_FAIL, "from the same seed");
-    calls_close(&job);
+    calls_end(&job, "data.distinct", LS_FAIL, "from the same seed");
 }
-END_TEST
 
 /* The noise of a generator is drawn alike on all ranks, the data are not: no fault. */
-START_TEST(equal_noise_is_advice)
+TEST(equal_noise_is_advice)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -351,35 +187,17 @@ START_TEST(equal_noise_is_advice)
         calls_step(&job, i % 2 == 0 ? "F{\"model\":1,\"input\":\"11\"} F S B K P Z"
                                     : "F{\"model\":1,\"input\":\"22\"} F S B K P Z");
     }
-    calls_judge(&job);
-    calls_expect(&job, "data.distinct", LS_PASS, "drawn (noise)");
-    calls_close(&job);
+    calls_end(&job, "data.distinct", LS_PASS, "drawn (noise)");
 }
-END_TEST
 
 /* Ranks of a group that share a model's parts have the same data by design. */
-START_TEST(models_on_a_part_of_the_ranks_are_skipped)
+TEST(models_on_a_part_of_the_ranks_are_skipped)
 {
     calls_job job;
     calls_open_with(&job, 2, "\"world\":1,");
     calls_repeat(&job, 2, "F{\"input\":\"11\"} b O Z");
     calls_repeat(&job, 2, "F{\"input\":\"22\"} b O Z");
-    calls_judge(&job);
-    calls_expect(&job, "data.distinct", LS_SKIP, "over all ranks");
-    calls_close(&job);
+    calls_end(&job, "data.distinct", LS_SKIP, "over all ranks");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_data");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, data_are_judged, 0, ROWS(drawings));
-    tcase_add_loop_test(test, data_are_named_where_they_are_built, 0, ROWS(built));
-    tcase_add_test(test, made_up_data_are_weak);
-    tcase_add_test(test, equal_noise_is_advice);
-    tcase_add_test(test, models_on_a_part_of_the_ranks_are_skipped);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_data", .timeout_s = 120)

@@ -42,7 +42,7 @@ static void assert_has(const ls_event *call, const char *text)
     ls_event_store_free(store);
 }
 
-START_TEST(an_event_has_what_its_table_has)
+TEST(an_event_has_what_its_table_has)
 {
     ls_event_store *store = ls_event_store_make();
     const ls_event *e = read_text(
@@ -80,7 +80,6 @@ START_TEST(an_event_has_what_its_table_has)
     ls_event_store_free(store);
     ls_event_store_free(NULL);
 }
-END_TEST
 
 static const char *const calls[] = {
     "{}",
@@ -91,7 +90,7 @@ static const char *const calls[] = {
     "{\"call\":\"clip\",\"models\":[0,1],\"norm\":1e300,\"limit\":0.5}",
 };
 
-START_TEST(calls_are_kept_as_they_are)
+TEST(calls_are_kept_as_they_are)
 {
     enum { COUNT = sizeof calls / sizeof *calls };
     ls_event_store *store = ls_event_store_make();
@@ -108,9 +107,8 @@ START_TEST(calls_are_kept_as_they_are)
     ck_assert_str_eq(ls_event_wrong(store), "");
     ls_event_store_free(store);
 }
-END_TEST
 
-START_TEST(equal_members_are_kept_once)
+TEST(equal_members_are_kept_once)
 {
     ls_event_store *store = ls_event_store_make();
     const char *const plain = "{\"call\":\"backward\",\"at\":\"train.py:9\",\"sync\":true}";
@@ -126,9 +124,8 @@ START_TEST(equal_members_are_kept_once)
     ck_assert_str_eq(ls_event_text(b, input, ""), "00000000000000bb");
     ls_event_store_free(store);
 }
-END_TEST
 
-START_TEST(a_call_has_what_the_one_before_has)
+TEST(a_call_has_what_the_one_before_has)
 {
     ls_event_store *store = ls_event_store_make();
     const char *const text =
@@ -144,7 +141,6 @@ START_TEST(a_call_has_what_the_one_before_has)
     assert_has(first, text);
     ls_event_store_free(store);
 }
-END_TEST
 
 /* Enough calls that some meet in a place of the table: they differ in which members there are, in
  * the length of a list, in numbers or in a text. */
@@ -165,7 +161,7 @@ static void write_call(int kind, int number, char *text, size_t bytes)
     ls_text_add(text, bytes, "}");
 }
 
-START_TEST(many_unlike_calls_are_found_again)
+LOOP_TEST(many_unlike_calls_are_found_again, 3)
 {
     enum { COUNT = 4096 };
     ls_event_store *store = ls_event_store_make();
@@ -184,9 +180,8 @@ START_TEST(many_unlike_calls_are_found_again)
     free(first);
     ls_event_store_free(store);
 }
-END_TEST
 
-START_TEST(long_texts_and_lists_are_kept)
+TEST(long_texts_and_lists_are_kept)
 {
     enum { LONG = 1 << 17 };
     ls_event_store *store = ls_event_store_make();
@@ -206,19 +201,5 @@ START_TEST(long_texts_and_lists_are_kept)
     free(text);
     ls_event_store_free(store);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_events");
-    TCase *tests = tcase_create("events");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, an_event_has_what_its_table_has);
-    tcase_add_test(tests, calls_are_kept_as_they_are);
-    tcase_add_test(tests, equal_members_are_kept_once);
-    tcase_add_test(tests, a_call_has_what_the_one_before_has);
-    tcase_add_loop_test(tests, many_unlike_calls_are_found_again, 0, 3);
-    tcase_add_test(tests, long_texts_and_lists_are_kept);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_events", .timeout_s = 60)

@@ -55,18 +55,15 @@ static const struct {
      "order.schedule", LS_PASS, "8 calls"},
 };
 
-START_TEST(calls_are_judged)
+ROWS_TEST(calls_are_judged, rows)
 {
     calls_job job;
     calls_open(&job, 2);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, rows[_i].calls);
     }
-    calls_judge(&job);
-    calls_expect(&job, rows[_i].id, rows[_i].code, rows[_i].words);
-    calls_close(&job);
+    calls_end(&job, rows[_i].id, rows[_i].code, rows[_i].words);
 }
-END_TEST
 
 /* What a script may do once in a while: leave out a batch, end an epoch. */
 static const struct {
@@ -84,18 +81,15 @@ static const struct {
      LS_PASS, "6 calls"},
 };
 
-START_TEST(what_happens_once_is_no_fault)
+ROWS_TEST(what_happens_once_is_no_fault, rarely)
 {
     calls_job job;
     calls_open(&job, 2);
     for (int i = 0; i < 5; i++) {
         calls_step(&job, i == 2 ? rarely[_i].once : rarely[_i].usual);
     }
-    calls_judge(&job);
-    calls_expect(&job, rarely[_i].id, rarely[_i].code, rarely[_i].words);
-    calls_close(&job);
+    calls_end(&job, rarely[_i].id, rarely[_i].code, rarely[_i].words);
 }
-END_TEST
 
 /* ---- two networks in turn -------------------------------------------------------------------- */
 
@@ -138,7 +132,7 @@ static void open_two(calls_job *job)
 }
 
 /* An optimizer that never steps: its parameter gets gradients, or is stepped by another one. */
-START_TEST(an_optimizer_that_never_steps_is_caught)
+TEST(an_optimizer_that_never_steps_is_caught)
 {
     static const char *const group[] = {"local"};
     static const double values[] = {2};
@@ -157,13 +151,10 @@ START_TEST(an_optimizer_that_never_steps_is_caught)
             calls_step_of(&job, -1, i == 1 ? "\"detail\":true," : "", "F b O Z");
         }
         write_samples(&job, 2, group, 1, values);
-        calls_judge(&job);
-        calls_expect(&job, "optimizer.covered", held ? LS_WEAK : LS_FAIL,
-                     held ? "" : "never asked to step");
-        calls_close(&job);
+        calls_end(&job, "optimizer.covered", held ? LS_WEAK : LS_FAIL,
+                  held ? "" : "never asked to step");
     }
 }
-END_TEST
 
 #define OTHER "O{\"optimizer\":1} Z{\"optimizer\":1}"
 
@@ -216,21 +207,18 @@ static const struct {
     {"F " ONE("3") TWO("3") "O " O1 "Z " Z1, "F " ONE("3") TWO("3") "O " O1 "Z " Z1, LS_WEAK, ""},
 };
 
-START_TEST(two_losses_of_two_networks)
+ROWS_TEST(two_losses_of_two_networks, mixtures)
 {
     calls_job job;
     open_two(&job);
     for (int i = 0; i < 8; i++) {
         calls_step(&job, i % 2 == 0 ? mixtures[_i].odd : mixtures[_i].even);
     }
-    calls_judge(&job);
-    calls_expect(&job, "reduction.left", mixtures[_i].code, mixtures[_i].words);
-    calls_close(&job);
+    calls_end(&job, "reduction.left", mixtures[_i].code, mixtures[_i].words);
 }
-END_TEST
 
 /* A detailed step of the other network: what the first one left may stay there. */
-START_TEST(the_other_networks_gradients_may_stay)
+TEST(the_other_networks_gradients_may_stay)
 {
     static const char *const group[] = {"local"};
     static const double values[] = {2};
@@ -241,13 +229,10 @@ START_TEST(the_other_networks_gradients_may_stay)
                       i % 2 == 0 ? "Z F{\"left\":0} b O" : "F b " OTHER);
     }
     write_samples(&job, 2, group, 1, values);
-    calls_judge(&job);
-    calls_expect(&job, "reduction.left", LS_PASS, "");
-    calls_close(&job);
+    calls_end(&job, "reduction.left", LS_PASS, "");
 }
-END_TEST
 
-START_TEST(networks_in_turn_are_judged)
+ROWS_TEST(networks_in_turn_are_judged, turns)
 {
     static const char *const group[] = {"local", "reduced", "used"};
     const double values[] = {2, 2 + turns[_i].left, 2 + turns[_i].left};
@@ -258,14 +243,11 @@ START_TEST(networks_in_turn_are_judged)
                       i % 2 == 0 ? turns[_i].odd : turns[_i].even);
     }
     write_samples(&job, 3, group, 3, values);
-    calls_judge(&job);
-    calls_expect(&job, turns[_i].id, turns[_i].code, turns[_i].words);
-    calls_close(&job);
+    calls_end(&job, turns[_i].id, turns[_i].code, turns[_i].words);
 }
-END_TEST
 
 /* The clip is of the network whose gradients the next zero_grad clears. */
-START_TEST(a_clip_of_the_other_network_is_caught)
+TEST(a_clip_of_the_other_network_is_caught)
 {
     static const char *const calls[] = {
         "F b N{\"models\":[1]} O Z Z{\"optimizer\":1} F{\"model\":1} b N{\"models\":[0,1]} " OTHER,
@@ -277,17 +259,14 @@ START_TEST(a_clip_of_the_other_network_is_caught)
         for (int i = 0; i < 3; i++) {
             calls_step(&job, calls[right]);
         }
-        calls_judge(&job);
-        calls_expect(&job, "order.clip", right ? LS_PASS : LS_FAIL,
-                     right ? "6 calls" : "of another model");
-        calls_close(&job);
+        calls_end(&job, "order.clip", right ? LS_PASS : LS_FAIL,
+                  right ? "6 calls" : "of another model");
     }
 }
-END_TEST
 
 /* A gradient of the script's own making, as of samples that it clips one by one, is not the last
  * batch's; and the mean of a step is that of the passes since its gradients were cleared. */
-START_TEST(samples_show_what_was_thrown_away)
+TEST(samples_show_what_was_thrown_away)
 {
     static const char *const group[] = {"local", "since", "reduced", "used"};
     for (int own = 0; own < 2; own++) {
@@ -305,10 +284,9 @@ START_TEST(samples_show_what_was_thrown_away)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* It reduces nothing; where the script calls collectives, they may. */
-START_TEST(a_hook_that_reduces_nothing)
+TEST(a_hook_that_reduces_nothing)
 {
     for (int own = 0; own < 2; own++) {
         calls_job job;
@@ -317,13 +295,10 @@ START_TEST(a_hook_that_reduces_nothing)
             &job, -1,
             "{\"event\":\"hook\",\"model\":0,\"name\":\"noop_hook\",\"at\":\"train.py:8\"}");
         calls_repeat(&job, 2, own != 0 ? "F S B A K P Z" : "F S B K P Z");
-        calls_judge(&job);
-        calls_expect(&job, "reduction.mean", own != 0 ? LS_UNSUPPORTED : LS_FAIL,
-                     "noop_hook reduces nothing");
-        calls_close(&job);
+        calls_end(&job, "reduction.mean", own != 0 ? LS_UNSUPPORTED : LS_FAIL,
+                  "noop_hook reduces nothing");
     }
 }
-END_TEST
 
 #define PASS_OF(first)                                                                             \
     "{\"event\":\"data\",\"trained\":true,\"whole\":true,\"at\":\"train.py:18\",\"steps\":[" first \
@@ -351,7 +326,7 @@ static const struct {
     {SCHEDULE("StepLR"), PASS_OF("5"), "F S B K P Z L{\"schedule\":1}", LS_PASS, "9 calls"},
 };
 
-START_TEST(an_idle_schedule_is_caught)
+ROWS_TEST(an_idle_schedule_is_caught, idle)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -361,11 +336,8 @@ START_TEST(an_idle_schedule_is_caught)
     }
     calls_event(&job, -1, PASS_OF("1"));
     calls_event(&job, -1, idle[_i].pass);
-    calls_judge(&job);
-    calls_expect(&job, "order.schedule", idle[_i].code, idle[_i].words);
-    calls_close(&job);
+    calls_end(&job, "order.schedule", idle[_i].code, idle[_i].words);
 }
-END_TEST
 
 /* A schedule made for so many calls, in twelve steps, after every so many of them. */
 static const struct {
@@ -383,7 +355,7 @@ static const struct {
     {"StepLR", 0, 4, LS_PASS, ""},
 };
 
-START_TEST(schedules_are_stepped_as_they_are_made)
+ROWS_TEST(schedules_are_stepped_as_they_are_made, spans)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -397,11 +369,8 @@ START_TEST(schedules_are_stepped_as_they_are_made)
                              ? "F S B K P L{\"schedule\":0,\"optimizer\":0} Z"
                              : "F S B K P Z");
     }
-    calls_judge(&job);
-    calls_expect(&job, "order.schedule", spans[_i].code, spans[_i].words);
-    calls_close(&job);
+    calls_end(&job, "order.schedule", spans[_i].code, spans[_i].words);
 }
-END_TEST
 
 #define AVERAGE(what) "A{\"call\":\"average\",\"average\":0,\"what\":\"" what "\"}"
 
@@ -423,7 +392,7 @@ static const struct {
     {"F S B K P Z", "F S B K P Z", LS_SKIP, "no AveragedModel"},
 };
 
-START_TEST(averages_are_kept_where_they_run)
+ROWS_TEST(averages_are_kept_where_they_run, averages)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -431,11 +400,8 @@ START_TEST(averages_are_kept_where_they_run)
         calls_step_of(&job, 0, "", averages[_i].zero);
         calls_step_of(&job, 1, "", averages[_i].one);
     }
-    calls_judge(&job);
-    calls_expect(&job, "replicas.average", averages[_i].code, averages[_i].words);
-    calls_close(&job);
+    calls_end(&job, "replicas.average", averages[_i].code, averages[_i].words);
 }
-END_TEST
 
 /* ---- causes ---------------------------------------------------------------------------------- */
 
@@ -448,7 +414,7 @@ static const struct {
     {"F b b{\"at\":\"train.py:22\"} O Z", "train.py:22"},
 };
 
-START_TEST(passes_after_the_reduction_are_named)
+ROWS_TEST(passes_after_the_reduction_are_named, late)
 {
     static const char *const group[] = {"local", "reduced", "used"};
     static const double values[] = {2, 2.25, 2.25};
@@ -457,13 +423,10 @@ START_TEST(passes_after_the_reduction_are_named)
     calls_step(&job, late[_i].calls);
     calls_step_of(&job, -1, "\"detail\":true,", late[_i].calls);
     write_samples(&job, 2, group, 3, values);
-    calls_judge(&job);
-    calls_expect(&job, "reduction.mean", LS_FAIL, late[_i].words);
-    calls_close(&job);
+    calls_end(&job, "reduction.mean", LS_FAIL, late[_i].words);
 }
-END_TEST
 
-START_TEST(a_schedule_of_one_rank_is_named)
+TEST(a_schedule_of_one_rank_is_named)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -476,12 +439,11 @@ START_TEST(a_schedule_of_one_rank_is_named)
     calls_expect(&job, "replicas.step", LS_FAIL, "train.py:27");
     calls_close(&job);
 }
-END_TEST
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /* Counts of batches move the digest of all buffers. */
-START_TEST(statistics_are_told_from_counts)
+TEST(statistics_are_told_from_counts)
 {
     for (int still = 0; still < 2; still++) {
         calls_job job;
@@ -490,13 +452,10 @@ START_TEST(statistics_are_told_from_counts)
             LS_TEXT(members, 100, "\"statistics\":{\"0\":\"%d\"},", still ? 7 : i);
             calls_step_of(&job, -1, i == 2 ? "" : members, "F S B K P Z");
         }
-        calls_judge(&job);
-        calls_expect(&job, "mode.statistics", still ? LS_FAIL : LS_PASS,
-                     still ? "momentum=0" : "moved in");
-        calls_close(&job);
+        calls_end(&job, "mode.statistics", still ? LS_FAIL : LS_PASS,
+                  still ? "momentum=0" : "moved in");
     }
 }
-END_TEST
 
 /* ---- a step that never ended ----------------------------------------------------------------- */
 
@@ -538,7 +497,7 @@ static const struct {
     {"", "", "order.steps", false, ""},
 };
 
-START_TEST(open_steps_are_compared)
+ROWS_TEST(open_steps_are_compared, opens)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -568,33 +527,7 @@ START_TEST(open_steps_are_compared)
     write_open(&job, 0, 4, opens[_i].zero);
     write_open(&job, 1, 4, opens[_i].one);
     write_failure(&job);
-    calls_judge(&job);
-    calls_expect(&job, opens[_i].id, opens[_i].fails ? LS_FAIL : LS_PASS, opens[_i].words);
-    calls_close(&job);
+    calls_end(&job, opens[_i].id, opens[_i].fails ? LS_FAIL : LS_PASS, opens[_i].words);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_order");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, calls_are_judged, 0, ROWS(rows));
-    tcase_add_loop_test(test, what_happens_once_is_no_fault, 0, ROWS(rarely));
-    tcase_add_loop_test(test, two_losses_of_two_networks, 0, ROWS(mixtures));
-    tcase_add_loop_test(test, networks_in_turn_are_judged, 0, ROWS(turns));
-    tcase_add_test(test, the_other_networks_gradients_may_stay);
-    tcase_add_test(test, an_optimizer_that_never_steps_is_caught);
-    tcase_add_test(test, a_clip_of_the_other_network_is_caught);
-    tcase_add_test(test, samples_show_what_was_thrown_away);
-    tcase_add_test(test, a_hook_that_reduces_nothing);
-    tcase_add_loop_test(test, an_idle_schedule_is_caught, 0, ROWS(idle));
-    tcase_add_loop_test(test, schedules_are_stepped_as_they_are_made, 0, ROWS(spans));
-    tcase_add_loop_test(test, averages_are_kept_where_they_run, 0, ROWS(averages));
-    tcase_add_loop_test(test, passes_after_the_reduction_are_named, 0, ROWS(late));
-    tcase_add_test(test, a_schedule_of_one_rank_is_named);
-    tcase_add_test(test, statistics_are_told_from_counts);
-    tcase_add_loop_test(test, open_steps_are_compared, 0, ROWS(opens));
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_order", .timeout_s = 120)

@@ -154,7 +154,7 @@ static const struct {
      "a data set of its own"},
 };
 
-START_TEST(readings_are_judged)
+ROWS_TEST(readings_are_judged, readings)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -163,11 +163,8 @@ START_TEST(readings_are_judged)
     }
     write_reading(&job, 0, &readings[_i].zero);
     write_reading(&job, 1, &readings[_i].one);
-    calls_judge(&job);
-    calls_expect(&job, readings[_i].id, readings[_i].code, readings[_i].words);
-    calls_close(&job);
+    calls_end(&job, readings[_i].id, readings[_i].code, readings[_i].words);
 }
-END_TEST
 
 /* ---- validations ----------------------------------------------------------------------------- */
 
@@ -249,7 +246,7 @@ static void write_validation(calls_job *job, int rank, const validated *v, int n
     calls_event(job, rank, line);
 }
 
-START_TEST(validations_are_judged)
+ROWS_TEST(validations_are_judged, validations)
 {
     const validated *v = &validations[_i];
     calls_job job;
@@ -270,14 +267,11 @@ START_TEST(validations_are_judged)
             "\"model\":[\"m\"]},\"params\":3}",
             v->path);
     calls_event(&job, 0, save);
-    calls_judge(&job);
-    calls_expect(&job, v->id, v->code, v->words);
-    calls_close(&job);
+    calls_end(&job, v->id, v->code, v->words);
 }
-END_TEST
 
 /* All ranks vote on a callback's decision, which each takes by the value that it has. */
-START_TEST(callbacks_decide_alike)
+TEST(callbacks_decide_alike)
 {
     static const struct {
         const char *zero, *one;
@@ -294,13 +288,10 @@ START_TEST(callbacks_decide_alike)
                     k == 0 ? value[i].zero : value[i].one);
             calls_step_of(&job, k, "", calls);
         }
-        calls_judge(&job);
-        calls_expect(&job, "validation.choice", value[i].code,
-                     value[i].code == LS_FAIL ? "sync_dist=True" : "all ranks");
-        calls_close(&job);
+        calls_end(&job, "validation.choice", value[i].code,
+                  value[i].code == LS_FAIL ? "sync_dist=True" : "all ranks");
     }
 }
-END_TEST
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
@@ -322,7 +313,7 @@ static const struct {
     {"[0,{}],[1,{}]", "[0,{}],[1,{}]", LS_PASS, ""},
 };
 
-START_TEST(workers_draw_their_own)
+ROWS_TEST(workers_draw_their_own, drew)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -335,11 +326,8 @@ START_TEST(workers_draw_their_own)
             write_reading(&job, k, &r);
         }
     }
-    calls_judge(&job);
-    calls_expect(&job, "data.random", drew[_i].code, drew[_i].words);
-    calls_close(&job);
+    calls_end(&job, "data.random", drew[_i].code, drew[_i].words);
 }
-END_TEST
 
 /* ---- validations on batches that the script draws -------------------------------------------- */
 
@@ -359,7 +347,7 @@ static const struct {
     {DROPOUT "\"dropout\":0,", " F{\"grad\":false,\"times\":4}", 5, LS_PASS},
 };
 
-START_TEST(drawn_batches_are_judged)
+ROWS_TEST(drawn_batches_are_judged, drawn)
 {
     calls_job job;
     calls_open_with(&job, 2, drawn[_i].model);
@@ -368,16 +356,13 @@ START_TEST(drawn_batches_are_judged)
                 i % drawn[_i].every == 0 ? drawn[_i].calls : "");
         calls_step(&job, calls);
     }
-    calls_judge(&job);
-    calls_expect(&job, "validation.mode", drawn[_i].code,
-                 drawn[_i].code == LS_FAIL ? "no model.eval() before the validation" : "");
-    calls_close(&job);
+    calls_end(&job, "validation.mode", drawn[_i].code,
+              drawn[_i].code == LS_FAIL ? "no model.eval() before the validation" : "");
 }
-END_TEST
 
 /* ---- frozen norms ---------------------------------------------------------------------------- */
 
-START_TEST(frozen_norms_stay_frozen)
+TEST(frozen_norms_stay_frozen)
 {
     for (int thawed = 0; thawed < 2; thawed++) {
         calls_job job;
@@ -389,16 +374,13 @@ START_TEST(frozen_norms_stay_frozen)
             calls_step(&job, thawed != 0 ? "F{\"thawed\":2,\"thawed_at\":\"train.py:12\"} S B K P Z"
                                          : "F{\"eval_norms\":2} S B K P Z");
         }
-        calls_judge(&job);
-        calls_expect(&job, "mode.training", thawed != 0 ? LS_FAIL : LS_PASS,
-                     thawed != 0 ? "turns frozen batch norms on again" : "(frozen)");
-        calls_close(&job);
+        calls_end(&job, "mode.training", thawed != 0 ? LS_FAIL : LS_PASS,
+                  thawed != 0 ? "turns frozen batch norms on again" : "(frozen)");
     }
 }
-END_TEST
 
 /* Trained norms in eval mode with the statistics that they were built with. */
-START_TEST(norms_have_measured)
+TEST(norms_have_measured)
 {
     static const char *const forward[] = {
         "F{\"eval_norms\":2}",
@@ -418,26 +400,8 @@ START_TEST(norms_have_measured)
             LS_TEXT(calls, 200, "%s S B K P Z", forward[k]);
             calls_step(&job, calls);
         }
-        calls_judge(&job);
-        calls_expect(&job, "mode.training", code[k], words[k]);
-        calls_close(&job);
+        calls_end(&job, "mode.training", code[k], words[k]);
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_passes");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, readings_are_judged, 0, (int)(sizeof readings / sizeof *readings));
-    tcase_add_loop_test(test, validations_are_judged, 0,
-                        (int)(sizeof validations / sizeof *validations));
-    tcase_add_test(test, callbacks_decide_alike);
-    tcase_add_loop_test(test, workers_draw_their_own, 0, (int)(sizeof drew / sizeof *drew));
-    tcase_add_loop_test(test, drawn_batches_are_judged, 0, (int)(sizeof drawn / sizeof *drawn));
-    tcase_add_test(test, frozen_norms_stay_frozen);
-    tcase_add_test(test, norms_have_measured);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_passes", .timeout_s = 120)

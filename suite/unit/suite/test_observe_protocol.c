@@ -107,15 +107,14 @@ static const struct {
     {"constant", RATES(1, 1, 1, 1), LS_PASS, ""},
 };
 
-START_TEST(rates_are_those_of_the_schedule)
+ROWS_TEST(rates_are_those_of_the_schedule, rates)
 {
     LS_TEXT(options, 200, "\"lr\":1,\"batch-size\":4,\"schedule\":\"%s\"", rates[_i].schedule);
     job j = {.options = options, .events = {rates[_i].steps, rates[_i].steps}};
     expect(&j, "optimizer.schedule", rates[_i].code, rates[_i].words);
 }
-END_TEST
 
-START_TEST(linear_scaling_takes_all_ranks)
+TEST(linear_scaling_takes_all_ranks)
 {
     job j = {.options = "\"lr\":1,\"batch-size\":128,\"schedule\":\"constant\",\"lr-scaling\":"
                         "\"linear\"",
@@ -124,7 +123,6 @@ START_TEST(linear_scaling_takes_all_ranks)
     j.events[0] = j.events[1] = RATES(0.5, 0.5, 0.5, 0.5);
     expect(&j, "optimizer.schedule", LS_FAIL, "one rank's batch");
 }
-END_TEST
 
 /* ---- validations ----------------------------------------------------------------------------- */
 
@@ -156,25 +154,23 @@ static const struct {
     {{EPOCH(5), EPOCH(5)}, LS_SKIP, "no validation"},
 };
 
-START_TEST(validations_count_each_picture_once)
+ROWS_TEST(validations_count_each_picture_once, validations)
 {
     job j = {.options = "", .events = {validations[_i].events[0], validations[_i].events[1]}};
     expect(&j, "evaluation.counted", validations[_i].code, validations[_i].words);
 }
-END_TEST
 
 #define BEST(step, top1)                                                               \
     "{\"event\":\"save\",\"step\":" #step ",\"path\":\"/none/" #step ".safetensors\"," \
     "\"best\":{\"step\":1,\"images\":10,\"top1\":" #top1 "}}\n"
 
-START_TEST(the_best_score_does_not_fall)
+TEST(the_best_score_does_not_fall)
 {
     job j = {.options = "", .events = {BEST(1, 3) BEST(2, 3) BEST(3, 5), ""}};
     expect(&j, "evaluation.best", LS_PASS, "");
     j.events[0] = BEST(1, 3) BEST(2, 2);
     expect(&j, "evaluation.best", LS_FAIL, "newest");
 }
-END_TEST
 
 /* ---- a job that goes on ---------------------------------------------------------------------- */
 
@@ -205,7 +201,7 @@ static const struct {
     {GOES_ON("2", 4) THREE TRAINED("0,1,2,3", 3, 4), LS_FAIL, "place in the data"},
 };
 
-START_TEST(what_was_saved_is_gone_on_with)
+ROWS_TEST(what_was_saved_is_gone_on_with, resumed)
 {
     job before = {.options = "", .events = {SAVED TRAINED("0,1,2,3", 1, 2), SAVED}};
     job j = {.options = "", .events = {resumed[_i].events, GOES_ON("2", 4) THREE}};
@@ -218,7 +214,6 @@ START_TEST(what_was_saved_is_gone_on_with)
     ls_path_remove_tree(before.folder);
     ls_path_remove_tree(j.folder);
 }
-END_TEST
 
 /* ---- what the command asks for --------------------------------------------------------------- */
 
@@ -226,7 +221,7 @@ END_TEST
     "{\"event\":\"buckets\",\"iteration\":1,\"buckets\":[{\"bytes\":4,\"elements\":2,\"type\":" \
     "\"" type "\",\"names\":[\"fc.bias\"]}]}\n"
 
-START_TEST(buckets_have_the_type_that_is_asked_for)
+TEST(buckets_have_the_type_that_is_asked_for)
 {
     job j = {.command = "\"train\",\"--compress=fp16\"",
              .options = "",
@@ -239,7 +234,6 @@ START_TEST(buckets_have_the_type_that_is_asked_for)
     j.command = NULL;
     expect(&j, "reduction.asked", LS_SKIP, "not recorded");
 }
-END_TEST
 
 typedef struct dump {
     ls_dtype weight, norm;
@@ -329,7 +323,7 @@ static const struct {
      "first that fits"},
 };
 
-START_TEST(dumps_have_what_the_command_asks_for)
+ROWS_TEST(dumps_have_what_the_command_asks_for, levels)
 {
     LS_TEXT(command, 200, "\"train\",%s", levels[_i].command);
     job j = {.command = command, .options = "", .events = {STEP(1, 0.5), STEP(1, 0.5)}};
@@ -340,7 +334,6 @@ START_TEST(dumps_have_what_the_command_asks_for)
                   "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
     ls_path_remove_tree(j.folder);
 }
-END_TEST
 
 /* ---- several losses -------------------------------------------------------------------------- */
 
@@ -364,19 +357,18 @@ static const struct {
     {LOSSES(1, 8, 16, 8, 8, false, false), LS_FAIL, "before growth_interval"},
 };
 
-START_TEST(each_loss_has_its_scale)
+ROWS_TEST(each_loss_has_its_scale, losses)
 {
     job j = {.options = "\"loss-scale\":\"dynamic\",\"growth-interval\":2,\"opt-level\":\"O2\"",
              .events = {losses[_i].steps, losses[_i].steps}};
     expect(&j, "scaler.trace", losses[_i].code, losses[_i].words);
 }
-END_TEST
 
 #define LOST(skipped)                                                                             \
     "{\"event\":\"step\",\"step\":1,\"loss\":null,\"loss_bits\":\"0x7fc00000\",\"loss_scale\":8," \
     "\"loss_scale_next\":8,\"skipped\":" #skipped "}\n"
 
-START_TEST(a_lost_loss_is_skipped)
+TEST(a_lost_loss_is_skipped)
 {
     job j = {.options = "\"loss-scale\":\"dynamic\",\"opt-level\":\"O2\"",
              .events = {LOST(false), LOST(false)}};
@@ -384,24 +376,7 @@ START_TEST(a_lost_loss_is_skipped)
     j.options = "\"loss-scale\":\"8\",\"opt-level\":\"O2\"";
     expect(&j, "scaler.skip", LS_WEAK, "");
 }
-END_TEST
 
 #define COUNT(table) (int)(sizeof table / sizeof *table)
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_protocol");
-    TCase *tests = tcase_create("rules");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, rates_are_those_of_the_schedule, 0, COUNT(rates));
-    tcase_add_test(tests, linear_scaling_takes_all_ranks);
-    tcase_add_loop_test(tests, validations_count_each_picture_once, 0, COUNT(validations));
-    tcase_add_test(tests, the_best_score_does_not_fall);
-    tcase_add_loop_test(tests, what_was_saved_is_gone_on_with, 0, COUNT(resumed));
-    tcase_add_test(tests, buckets_have_the_type_that_is_asked_for);
-    tcase_add_loop_test(tests, dumps_have_what_the_command_asks_for, 0, COUNT(levels));
-    tcase_add_loop_test(tests, each_loss_has_its_scale, 0, COUNT(losses));
-    tcase_add_test(tests, a_lost_loss_is_skipped);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_protocol", .timeout_s = 120)

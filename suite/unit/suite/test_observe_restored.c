@@ -57,7 +57,7 @@ static const struct {
     {NAMED("0.2", "0"), OTHER, {STEP("0.6"), STEP("0.6")}, LS_PASS, ""},
 };
 
-START_TEST(a_rate_after_a_resume_is_judged)
+ROWS_TEST(a_rate_after_a_resume_is_judged, rates)
 {
     calls_job job;
     calls_open_with(&job, 2, "");
@@ -70,11 +70,8 @@ START_TEST(a_rate_after_a_resume_is_judged)
     calls_event(&job, -1, rates[_i].more);
     calls_step(&job, rates[_i].step[0]);
     calls_step(&job, rates[_i].step[1]);
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", rates[_i].code, rates[_i].words);
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", rates[_i].code, rates[_i].words);
 }
-END_TEST
 
 /* ---- a course that begins anew ----------------------------------------------------------------
  */
@@ -120,7 +117,7 @@ static const struct {
      ""},
 };
 
-START_TEST(a_course_that_begins_anew_is_caught)
+ROWS_TEST(a_course_that_begins_anew_is_caught, courses)
 {
     calls_job job;
     calls_open_with(&job, 1, "");
@@ -136,11 +133,8 @@ START_TEST(a_course_that_begins_anew_is_caught)
         &job, -1,
         "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":6,\"path\":\"next.pt\",\"what\":{"
         "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"numbers\":{\"iter_num\":46,\"step\":6}}");
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", courses[_i].code, courses[_i].words);
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", courses[_i].code, courses[_i].words);
 }
-END_TEST
 
 /* ---- the state of one of several optimizers ---------------------------------------------------
  */
@@ -150,7 +144,7 @@ END_TEST
     "\"at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}"
 
 /* A file that holds one optimizer's alone says nothing of the other. */
-START_TEST(the_state_of_one_of_several_is_judged)
+LOOP_TEST(the_state_of_one_of_several_is_judged, 2)
 {
     static const struct {
         const char *held;
@@ -171,11 +165,8 @@ START_TEST(the_state_of_one_of_several_is_judged)
     calls_event(&job, -1, MOMENTS("1", "0"));
     calls_step(&job, "F b O O{\"optimizer\":1} Z");
     calls_step(&job, "F b O O{\"optimizer\":1} Z");
-    calls_judge(&job);
-    calls_expect(&job, "checkpoint.resume", files[_i].code, files[_i].words);
-    calls_close(&job);
+    calls_end(&job, "checkpoint.resume", files[_i].code, files[_i].words);
 }
-END_TEST
 
 /* ---- batches that come again ------------------------------------------------------------------
  */
@@ -226,7 +217,7 @@ static void read_after(calls_job *job, const calls_job *before, bool linked)
     ls_observe_judge_all(job->trace, &job->result);
 }
 
-START_TEST(batches_that_come_again_are_caught)
+ROWS_TEST(batches_that_come_again_are_caught, batches)
 {
     static const char *const earlier[] = {FORWARD("1"), FORWARD("2"), FORWARD("3"), FORWARD("4"),
                                           FORWARD("9")};
@@ -256,7 +247,6 @@ START_TEST(batches_that_come_again_are_caught)
     calls_close(&job);
     calls_close(&before);
 }
-END_TEST
 
 /* ---- an epoch that is trained twice ------------------------------------------------------------
  */
@@ -282,7 +272,7 @@ static const struct {
      ""}, /* never another */
 };
 
-START_TEST(an_epoch_is_not_trained_twice)
+ROWS_TEST(an_epoch_is_not_trained_twice, passes)
 {
     calls_job before, job;
     open_in(&before, "/a/");
@@ -309,22 +299,5 @@ START_TEST(an_epoch_is_not_trained_twice)
     calls_close(&job);
     calls_close(&before);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_restored");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_loop_test(test, the_state_of_one_of_several_is_judged, 0, 2);
-    tcase_add_loop_test(test, a_rate_after_a_resume_is_judged, 0,
-                        (int)(sizeof rates / sizeof *rates));
-    tcase_add_loop_test(test, a_course_that_begins_anew_is_caught, 0,
-                        (int)(sizeof courses / sizeof *courses));
-    tcase_add_loop_test(test, batches_that_come_again_are_caught, 0,
-                        (int)(sizeof batches / sizeof *batches));
-    tcase_add_loop_test(test, an_epoch_is_not_trained_twice, 0,
-                        (int)(sizeof passes / sizeof *passes));
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_restored", .timeout_s = 120)

@@ -44,7 +44,7 @@ static bool is_numeric(const char *id)
     return false;
 }
 
-START_TEST(right_jobs_pass)
+LOOP_TEST(right_jobs_pass, 9)
 {
     static const fake_job job[] = {
         {FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL},
@@ -72,7 +72,6 @@ START_TEST(right_jobs_pass)
                      at->clip != 0 ? LS_PASS : LS_SKIP);
     ls_observe_result_free(&result);
 }
-END_TEST
 
 static const struct {
     fake_job job;
@@ -265,16 +264,15 @@ static const struct {
     {{FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL}, "precision.updates", LS_SKIP, ""},
 };
 
-START_TEST(each_fault_is_caught)
+ROWS_TEST(each_fault_is_caught, faults)
 {
     ls_observe_result result = judge(&faults[_i].job);
     calls_expect_finding(find(&result, faults[_i].rule), faults[_i].code, faults[_i].cause);
     ls_observe_result_free(&result);
 }
-END_TEST
 
 /* Of the reductions in other types only those that were asked for. */
-START_TEST(a_coarser_bound_needs_its_hook)
+TEST(a_coarser_bound_needs_its_hook)
 {
     fake_job job = plain;
     job.fault = FAULT_ELEMENT;
@@ -283,9 +281,8 @@ START_TEST(a_coarser_bound_needs_its_hook)
     ck_assert_str_eq(find(&result, "replicas.start")->where, "");
     ls_observe_result_free(&result);
 }
-END_TEST
 
-START_TEST(every_rule_has_an_id_of_its_own)
+TEST(every_rule_has_an_id_of_its_own)
 {
     int count;
     const ls_observe_rule *rule = ls_observe_rules(&count);
@@ -303,17 +300,5 @@ START_TEST(every_rule_has_an_id_of_its_own)
         }
     }
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_rules");
-    TCase *tests = tcase_create("rules");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, right_jobs_pass, 0, 9);
-    tcase_add_loop_test(tests, each_fault_is_caught, 0, (int)(sizeof faults / sizeof *faults));
-    tcase_add_test(tests, a_coarser_bound_needs_its_hook);
-    tcase_add_test(tests, every_rule_has_an_id_of_its_own);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_rules", .timeout_s = 60)

@@ -20,7 +20,7 @@ static void repeat(calls_job *job, int times, const char *calls)
 
 /* ---- right jobs ------------------------------------------------------------------------------ */
 
-START_TEST(an_overflow_and_a_growth_pass)
+TEST(an_overflow_and_a_growth_pass)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -37,7 +37,6 @@ START_TEST(an_overflow_and_a_growth_pass)
     calls_expect(&job, "order.clip", LS_PASS, "4 calls");
     calls_close(&job);
 }
-END_TEST
 
 /* Each row: what a step of a right trainer calls, or two steps. */
 static const char *const right[][2] = {
@@ -60,7 +59,7 @@ static const char *const right[][2] = {
     {"Z F S B{\"loss\":null} Z{\"discards\":1,\"finite\":false} F S B K P", NULL},
 };
 
-START_TEST(documented_uses_pass)
+ROWS_TEST(documented_uses_pass, right)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -73,14 +72,13 @@ START_TEST(documented_uses_pass)
     expect_clean(&job);
     calls_close(&job);
 }
-END_TEST
 
 static const char second[] =
     "{\"event\":\"optimizer\",\"optimizer\":1,\"class\":\"torch.optim.adam.Adam\","
     "\"rule\":\"adam\",\"at\":\"train.py:9\",\"groups\":[{\"params\":[\"m1.fc.weight\"]}]}";
 
 /* Discriminator and generator are two steps of the record, with one update for both. */
-START_TEST(two_networks_pass)
+TEST(two_networks_pass)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -98,10 +96,9 @@ START_TEST(two_networks_pass)
     expect_clean(&job);
     calls_close(&job);
 }
-END_TEST
 
 /* unscale_ of one optimizer between the backward calls of two losses is right. */
-START_TEST(interleaved_optimizers_pass)
+TEST(interleaved_optimizers_pass)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -112,9 +109,8 @@ START_TEST(interleaved_optimizers_pass)
     expect_clean(&job);
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(two_scalers_pass)
+TEST(two_scalers_pass)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -131,10 +127,9 @@ START_TEST(two_scalers_pass)
     expect_clean(&job);
     calls_close(&job);
 }
-END_TEST
 
 /* The count and the scale of a job that goes on are its file's; so are other settings. */
-START_TEST(a_resumed_scaler_passes)
+TEST(a_resumed_scaler_passes)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -147,10 +142,9 @@ START_TEST(a_resumed_scaler_passes)
     calls_expect(&job, "scaler.trace", LS_PASS, "2 overflows, 1 growths");
     calls_close(&job);
 }
-END_TEST
 
 /* A script that looks at the norm itself asks for no step after an overflow. */
-START_TEST(skips_by_hand_are_seen)
+TEST(skips_by_hand_are_seen)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -162,9 +156,8 @@ START_TEST(skips_by_hand_are_seen)
     calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(a_set_scale_passes)
+TEST(a_set_scale_passes)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -176,11 +169,10 @@ START_TEST(a_set_scale_passes)
     calls_expect(&job, "scaler.trace", LS_PASS, "sets the scale itself");
     calls_close(&job);
 }
-END_TEST
 
 /* ---- nothing to see -------------------------------------------------------------------------- */
 
-START_TEST(calm_jobs_are_weak)
+TEST(calm_jobs_are_weak)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -191,9 +183,8 @@ START_TEST(calm_jobs_are_weak)
     calls_expect(&job, "scaler.agree", LS_WEAK, "nothing overflowed");
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(jobs_without_scaler_are_skipped)
+TEST(jobs_without_scaler_are_skipped)
 {
     static const char *const id[] = {"scaler.trace", "scaler.skip",  "scaler.agree",
                                      "scaler.once",  "scaler.order", "scaler.losses"};
@@ -206,9 +197,8 @@ START_TEST(jobs_without_scaler_are_skipped)
     }
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(one_rank_has_none_to_agree_with)
+TEST(one_rank_has_none_to_agree_with)
 {
     calls_job job;
     calls_open(&job, 1);
@@ -218,7 +208,6 @@ START_TEST(one_rank_has_none_to_agree_with)
     calls_expect(&job, "scaler.trace", LS_PASS, "3 overflows");
     calls_close(&job);
 }
-END_TEST
 
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
@@ -259,7 +248,7 @@ static const struct {
     {"F S B P K Z", NULL, "scaler.order", "scaler.update() before scaler.step | train.py:25"},
 };
 
-START_TEST(mistakes_are_caught)
+ROWS_TEST(mistakes_are_caught, wrong)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -272,7 +261,6 @@ START_TEST(mistakes_are_caught)
     calls_expect(&job, wrong[_i].id, LS_FAIL, "train.py:2");
     calls_close(&job);
 }
-END_TEST
 
 /* A limit that stays while the scale changes is not times it; one that follows it is; while the
  * scale stays, both are possible. f16 without a scale may be enough for an optimizer. */
@@ -290,7 +278,7 @@ static const struct {
     {"F S B k P Z", NULL, "scaler.skip", LS_WEAK, "nothing shows that one is ever taken"},
 };
 
-START_TEST(what_may_be_meant_is_a_hint)
+ROWS_TEST(what_may_be_meant_is_a_hint, guessed)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -298,14 +286,11 @@ START_TEST(what_may_be_meant_is_a_hint)
     if (guessed[_i].then != NULL) {
         calls_step(&job, guessed[_i].then);
     }
-    calls_judge(&job);
-    calls_expect(&job, guessed[_i].id, guessed[_i].code, guessed[_i].words);
-    calls_close(&job);
+    calls_end(&job, guessed[_i].id, guessed[_i].code, guessed[_i].words);
 }
-END_TEST
 
 /* Two optimizers fed by one backward, the scale updated between their steps. */
-START_TEST(an_update_between_steps_is_caught)
+TEST(an_update_between_steps_is_caught)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -316,11 +301,10 @@ START_TEST(an_update_between_steps_is_caught)
     calls_expect(&job, "scaler.order", LS_FAIL, "train.py:25"); /* the update */
     calls_close(&job);
 }
-END_TEST
 
 /* The end of a job whose last steps are all left out: no step closes it. Right where nothing
  * overflows, and where the script lowers the scale itself. */
-START_TEST(overflows_until_the_end_are_caught)
+TEST(overflows_until_the_end_are_caught)
 {
     for (int kind = 0; kind < 3; kind++) {
         calls_job job;
@@ -342,7 +326,6 @@ START_TEST(overflows_until_the_end_are_caught)
         calls_close(&job);
     }
 }
-END_TEST
 
 static const char built_again[] =
     "{\"event\":\"scaler\",\"scaler\":1,\"enabled\":true,\"init_scale\":64,\"growth_factor\":2,"
@@ -350,7 +333,7 @@ static const char built_again[] =
 
 /* A scaler for each epoch; right where its state goes on, where both are in use, and where it is
  * one of another phase. */
-START_TEST(a_scaler_that_is_built_anew_is_caught)
+TEST(a_scaler_that_is_built_anew_is_caught)
 {
     static const char second_step[] = "Z F S{\"scaler\":1} B{\"scaled\":1} K{\"scaler\":1} p";
     for (int kind = 0; kind < 4; kind++) {
@@ -378,10 +361,9 @@ START_TEST(a_scaler_that_is_built_anew_is_caught)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* unscale_ of one optimizer, and the other one's gradients are clipped. */
-START_TEST(clipping_of_another_optimizer_is_caught)
+TEST(clipping_of_another_optimizer_is_caught)
 {
     for (int right = 0; right < 2; right++) {
         calls_job job;
@@ -391,16 +373,13 @@ START_TEST(clipping_of_another_optimizer_is_caught)
                right != 0 ? "Z Z{\"optimizer\":1} F S B U N{\"optimizer\":0} K K{\"optimizer\":1} P"
                           : "Z Z{\"optimizer\":1} F S B U{\"optimizer\":1} N{\"optimizer\":0} K "
                             "K{\"optimizer\":1} P");
-        calls_judge(&job);
-        calls_expect(&job, "scaler.order", right != 0 ? LS_PASS : CALLS_HINT,
-                     right != 0 ? "" : "clipping without scaler.unscale_");
-        calls_close(&job);
+        calls_end(&job, "scaler.order", right != 0 ? LS_PASS : CALLS_HINT,
+                  right != 0 ? "" : "clipping without scaler.unscale_");
     }
 }
-END_TEST
 
 /* The scaler of the one network's loss steps the other one's optimizer. */
-START_TEST(exchanged_scalers_are_caught)
+TEST(exchanged_scalers_are_caught)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -408,42 +387,33 @@ START_TEST(exchanged_scalers_are_caught)
     LS_TEXT(event, 300, built_again, "train.py:61");
     calls_event(&job, -1, event);
     repeat(&job, 3, "Z F S B K{\"scaler\":1} p");
-    calls_judge(&job);
-    calls_expect(&job, "scaler.losses", LS_FAIL, "exchanged");
-    calls_close(&job);
+    calls_end(&job, "scaler.losses", LS_FAIL, "exchanged");
 }
-END_TEST
 
 /* One step says enough where there is one optimizer, and nothing of the first half of a pair. */
-START_TEST(a_first_step_without_update_is_caught)
+TEST(a_first_step_without_update_is_caught)
 {
     calls_job job;
     for (int two = 0; two < 2; two++) {
         calls_open(&job, 2);
         calls_step(&job, two ? "F S B K K{\"optimizer\":1} Z" : "F S B K Z");
-        calls_judge(&job);
-        calls_expect(&job, "scaler.order", two ? LS_PASS : LS_FAIL, two ? "" : "is missing");
-        calls_close(&job);
+        calls_end(&job, "scaler.order", two ? LS_PASS : LS_FAIL, two ? "" : "is missing");
     }
 }
-END_TEST
 
-START_TEST(a_changed_parameter_is_caught)
+TEST(a_changed_parameter_is_caught)
 {
     calls_job job;
     calls_open(&job, 2);
     repeat(&job, 2, "F S B K P Z");
     calls_step_of(&job, -1, "\"digest\":{\"param\":\"77\",\"state\":\"2\",\"buffer\":\"3\"},",
                   "F S B k P Z");
-    calls_judge(&job);
-    calls_expect(&job, "scaler.skip", LS_FAIL, "step 3 was skipped, but parameters changed");
-    calls_close(&job);
+    calls_end(&job, "scaler.skip", LS_FAIL, "step 3 was skipped, but parameters changed");
 }
-END_TEST
 
 /* What ranks send each other after the step moves the parameters of one that skipped, too; a sum of
  * fewer elements (of a loss) does not. */
-START_TEST(parameters_that_ranks_send_may_change)
+TEST(parameters_that_ranks_send_may_change)
 {
     calls_job job;
     for (int all = 0; all < 2; all++) {
@@ -453,15 +423,12 @@ START_TEST(parameters_that_ranks_send_may_change)
             &job, -1,
             "\"digest\":{\"param\":\"77\",\"state\":\"0000000000000002\",\"buffer\":\"3\"},",
             all ? "F S B k P A{\"elements\":10} A Z" : "F S B k P A{\"elements\":9} A Z");
-        calls_judge(&job);
-        calls_expect(&job, "scaler.skip", all ? LS_PASS : LS_FAIL, all ? "" : "parameters changed");
-        calls_close(&job);
+        calls_end(&job, "scaler.skip", all ? LS_PASS : LS_FAIL, all ? "" : "parameters changed");
     }
 }
-END_TEST
 
 /* An average of weights may change in skipped steps, and so may a model that is loaded. */
-START_TEST(models_that_are_not_trained_may_change)
+TEST(models_that_are_not_trained_may_change)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -478,7 +445,6 @@ START_TEST(models_that_are_not_trained_may_change)
     expect_clean(&job);
     calls_close(&job);
 }
-END_TEST
 
 static const struct {
     const char *zero, *one, *words;
@@ -489,7 +455,7 @@ static const struct {
     {"F S B K P Z", "F S B P K Z", "other calls of the scaler"},
 };
 
-START_TEST(ranks_that_decide_for_themselves_are_caught)
+ROWS_TEST(ranks_that_decide_for_themselves_are_caught, uneven)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -501,9 +467,8 @@ START_TEST(ranks_that_decide_for_themselves_are_caught)
     calls_expect(&job, "scaler.agree", LS_FAIL, "ranks 0 and 1, step 2");
     calls_close(&job);
 }
-END_TEST
 
-START_TEST(a_scaler_that_one_rank_loaded_is_caught)
+TEST(a_scaler_that_one_rank_loaded_is_caught)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -517,7 +482,6 @@ START_TEST(a_scaler_that_one_rank_loaded_is_caught)
     calls_expect(&job, "scaler.agree", LS_FAIL, "train.py:10");
     calls_close(&job);
 }
-END_TEST
 
 /* ---- trainers of the protocol ---------------------------------------------------------------- */
 
@@ -557,7 +521,7 @@ static const char *late_scale(int step)
                      : right_scale(step);
 }
 
-START_TEST(trainers_of_the_protocol_are_judged)
+TEST(trainers_of_the_protocol_are_judged)
 {
     calls_job job = {0};
     for (int late = 0; late < 2; late++) {
@@ -571,7 +535,6 @@ START_TEST(trainers_of_the_protocol_are_judged)
         calls_close(&job);
     }
 }
-END_TEST
 
 /* Gradients that the script reduces itself, without a wrapper. */
 static void open_by_hand(calls_job *job)
@@ -587,7 +550,7 @@ static void open_by_hand(calls_job *job)
                 "\"fc.bias\",\"head.weight\"],\"lr\":0.1}]}");
 }
 
-START_TEST(unscaling_before_a_reduction_by_hand_is_caught)
+TEST(unscaling_before_a_reduction_by_hand_is_caught)
 {
     static const char early[] = "F S B U A{\"elements\":14} K P Z";
     calls_job job;
@@ -595,63 +558,20 @@ START_TEST(unscaling_before_a_reduction_by_hand_is_caught)
     calls_step(&job, early);
     calls_step_of(&job, 0, "", early);
     calls_step_of(&job, 1, "", "F S B U{\"found_inf\":true} A{\"elements\":14} k P Z");
-    calls_judge(&job);
-    calls_expect(&job, "scaler.agree", LS_FAIL, "before the script reduces them");
-    calls_close(&job);
+    calls_end(&job, "scaler.agree", LS_FAIL, "before the script reduces them");
     open_by_hand(&job);
     calls_step(&job, early);
     calls_step(&job, "F S B U{\"found_inf\":true} A{\"elements\":14} k P Z");
-    calls_judge(&job);
-    calls_expect(&job, "scaler.agree", LS_WEAK, "unscaled before");
-    calls_close(&job);
+    calls_end(&job, "scaler.agree", LS_WEAK, "unscaled before");
 }
-END_TEST
 
-START_TEST(unscaling_after_a_reduction_by_hand_passes)
+TEST(unscaling_after_a_reduction_by_hand_passes)
 {
     calls_job job;
     open_by_hand(&job);
     calls_step(&job, "F S B A{\"elements\":14} U K P Z");
     calls_step(&job, "F S B A{\"elements\":14} U{\"found_inf\":true} k P Z");
-    calls_judge(&job);
-    calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
-    calls_close(&job);
+    calls_end(&job, "scaler.agree", LS_PASS, "1 of them skips");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_scaler");
-    TCase *test = tcase_create("rules");
-    tcase_set_timeout(test, 120);
-    tcase_add_test(test, an_overflow_and_a_growth_pass);
-    tcase_add_loop_test(test, documented_uses_pass, 0, (int)(sizeof right / sizeof *right));
-    tcase_add_test(test, two_networks_pass);
-    tcase_add_test(test, interleaved_optimizers_pass);
-    tcase_add_test(test, two_scalers_pass);
-    tcase_add_test(test, a_resumed_scaler_passes);
-    tcase_add_test(test, skips_by_hand_are_seen);
-    tcase_add_test(test, a_set_scale_passes);
-    tcase_add_test(test, calm_jobs_are_weak);
-    tcase_add_test(test, jobs_without_scaler_are_skipped);
-    tcase_add_test(test, one_rank_has_none_to_agree_with);
-    tcase_add_loop_test(test, mistakes_are_caught, 0, (int)(sizeof wrong / sizeof *wrong));
-    tcase_add_loop_test(test, what_may_be_meant_is_a_hint, 0, sizeof guessed / sizeof *guessed);
-    tcase_add_test(test, an_update_between_steps_is_caught);
-    tcase_add_test(test, overflows_until_the_end_are_caught);
-    tcase_add_test(test, a_scaler_that_is_built_anew_is_caught);
-    tcase_add_test(test, clipping_of_another_optimizer_is_caught);
-    tcase_add_test(test, exchanged_scalers_are_caught);
-    tcase_add_test(test, a_first_step_without_update_is_caught);
-    tcase_add_test(test, a_changed_parameter_is_caught);
-    tcase_add_test(test, parameters_that_ranks_send_may_change);
-    tcase_add_test(test, models_that_are_not_trained_may_change);
-    tcase_add_loop_test(test, ranks_that_decide_for_themselves_are_caught, 0,
-                        (int)(sizeof uneven / sizeof *uneven));
-    tcase_add_test(test, a_scaler_that_one_rank_loaded_is_caught);
-    tcase_add_test(test, trainers_of_the_protocol_are_judged);
-    tcase_add_test(test, unscaling_before_a_reduction_by_hand_is_caught);
-    tcase_add_test(test, unscaling_after_a_reduction_by_hand_passes);
-    suite_add_tcase(suite, test);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_scaler", .timeout_s = 120)

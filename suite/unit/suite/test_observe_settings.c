@@ -83,18 +83,15 @@ static const struct {
      "2 parameter groups"},
 };
 
-START_TEST(rates_reach_their_groups)
+ROWS_TEST(rates_reach_their_groups, rates)
 {
     calls_job job;
     open_job(&job, rates[_i].optimizer);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, rates[_i].calls[i]);
     }
-    calls_judge(&job);
-    calls_expect(&job, "optimizer.settings", rates[_i].code, rates[_i].words);
-    calls_close(&job);
+    calls_end(&job, "optimizer.settings", rates[_i].code, rates[_i].words);
 }
-END_TEST
 
 #define TWO_SPARED(a, b, words)                                                       \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\"," \
@@ -133,18 +130,15 @@ static const struct {
      LS_PASS, "2 parameter groups"},
 };
 
-START_TEST(decay_is_of_some)
+ROWS_TEST(decay_is_of_some, groups)
 {
     calls_job job;
     open_job(&job, groups[_i].optimizer);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, "F b O");
     }
-    calls_judge(&job);
-    calls_expect(&job, "optimizer.settings", groups[_i].code, groups[_i].words);
-    calls_close(&job);
+    calls_end(&job, "optimizer.settings", groups[_i].code, groups[_i].words);
 }
-END_TEST
 
 #define NUMBERED(number, rule, at)                                                           \
     "{\"event\":\"optimizer\",\"optimizer\":" number ",\"class\":\"torch.optim.sgd.SGD\","   \
@@ -172,7 +166,7 @@ static const struct {
      "2 optimizers"},
 };
 
-START_TEST(moments_last)
+ROWS_TEST(moments_last, rebuilt)
 {
     calls_job job;
     open_job(&job, rebuilt[_i].first);
@@ -182,11 +176,8 @@ START_TEST(moments_last)
     }
     calls_event(&job, -1, PASS_OF("0", "0", "1", "2"));
     calls_event(&job, -1, rebuilt[_i].data);
-    calls_judge(&job);
-    calls_expect(&job, "optimizer.settings", rebuilt[_i].code, rebuilt[_i].words);
-    calls_close(&job);
+    calls_end(&job, "optimizer.settings", rebuilt[_i].code, rebuilt[_i].words);
 }
-END_TEST
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
@@ -233,7 +224,7 @@ static const struct {
      "F b O Z L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}", true, LS_PASS, "12 calls"},
 };
 
-START_TEST(lengths_are_counted)
+ROWS_TEST(lengths_are_counted, spans)
 {
     calls_job job;
     open_job(&job, ALIKE);
@@ -246,11 +237,8 @@ START_TEST(lengths_are_counted)
                 spans[_i].whole ? PASS_OF("0", "1", "7", "12")
                                 : "{\"event\":\"data\",\"loader\":0,\"pass\":1,\"trained\":true,"
                                   "\"whole\":false,\"batch\":4,\"count\":8,\"steps\":[7,12]}");
-    calls_judge(&job);
-    calls_expect(&job, "order.schedule", spans[_i].code, spans[_i].words);
-    calls_close(&job);
+    calls_end(&job, "order.schedule", spans[_i].code, spans[_i].words);
 }
-END_TEST
 
 /* A warm-up of two calls, then a cosine: its length, where the job makes 12 calls. */
 static const struct {
@@ -265,7 +253,7 @@ static const struct {
     {12, 14, LS_WEAK, "it stops 2 calls before", .early = true},
 };
 
-START_TEST(a_warm_up_is_taken_off)
+ROWS_TEST(a_warm_up_is_taken_off, sequences)
 {
     calls_job job;
     open_job(&job, ALIKE);
@@ -283,11 +271,8 @@ START_TEST(a_warm_up_is_taken_off)
         calls_step(&job, "F b O Z L{\"optimizer\":0,\"schedule\":0}");
     }
     calls_event(&job, -1, PASS_OF("0", "0", "1", "12"));
-    calls_judge(&job);
-    calls_expect(&job, "order.schedule", sequences[_i].code, sequences[_i].words);
-    calls_close(&job);
+    calls_end(&job, "order.schedule", sequences[_i].code, sequences[_i].words);
 }
-END_TEST
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
@@ -307,7 +292,7 @@ static const struct {
 #undef COUNT
 #define COUNT "32"
 
-START_TEST(windows_end_with_the_pass)
+ROWS_TEST(windows_end_with_the_pass, windows)
 {
     calls_job job;
     open_job(&job, ALIKE);
@@ -316,11 +301,8 @@ START_TEST(windows_end_with_the_pass)
     }
     calls_event(&job, -1, PASS_OF("0", "0", "1", "3"));
     calls_event(&job, -1, PASS_OF("0", "1", "3", "4"));
-    calls_judge(&job);
-    calls_expect(&job, "reduction.micro", windows[_i].code, windows[_i].words);
-    calls_close(&job);
+    calls_end(&job, "reduction.micro", windows[_i].code, windows[_i].words);
 }
-END_TEST
 
 /* ---- averages -------------------------------------------------------------------------------- */
 
@@ -343,18 +325,15 @@ static const struct {
      LS_FAIL, "running statistics are buffers"},
 };
 
-START_TEST(averages_follow)
+ROWS_TEST(averages_follow, averages)
 {
     calls_job job;
     open_job(&job, ALIKE);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, averages[_i].calls);
     }
-    calls_judge(&job);
-    calls_expect(&job, "optimizer.average", averages[_i].code, averages[_i].words);
-    calls_close(&job);
+    calls_end(&job, "optimizer.average", averages[_i].code, averages[_i].words);
 }
-END_TEST
 
 /* ---- others ---------------------------------------------------------------------------------- */
 
@@ -441,31 +420,25 @@ static const struct {
      ""},
 };
 
-START_TEST(what_nothing_refuses_is_judged)
+ROWS_TEST(what_nothing_refuses_is_judged, misuses)
 {
     calls_job job;
     open_job(&job, misuses[_i].event);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, STEPS);
     }
-    calls_judge(&job);
-    calls_expect(&job, misuses[_i].id, misuses[_i].code, misuses[_i].words);
-    calls_close(&job);
+    calls_end(&job, misuses[_i].id, misuses[_i].code, misuses[_i].words);
 }
-END_TEST
 
-START_TEST(other_settings_are_judged)
+ROWS_TEST(other_settings_are_judged, others)
 {
     calls_job job;
     open_job(&job, others[_i].event);
     for (int i = 0; i < 4; i++) {
         calls_step(&job, others[_i].calls);
     }
-    calls_judge(&job);
-    calls_expect(&job, others[_i].id, others[_i].code, others[_i].words);
-    calls_close(&job);
+    calls_end(&job, others[_i].id, others[_i].code, others[_i].words);
 }
-END_TEST
 
 /* Steps of which every second, or every fourth, is another. */
 static const struct {
@@ -495,7 +468,7 @@ static const struct {
      ""}, /* one that holds the other steps in its place */
 };
 
-START_TEST(steps_that_differ_are_judged)
+ROWS_TEST(steps_that_differ_are_judged, longer)
 {
     calls_job job;
     calls_open(&job, 2);
@@ -503,14 +476,11 @@ START_TEST(steps_that_differ_are_judged)
     for (int i = 0; i < longer[_i].steps; i++) {
         calls_step(&job, i % longer[_i].each == 1 ? longer[_i].other : longer[_i].usual);
     }
-    calls_judge(&job);
-    calls_expect(&job, longer[_i].id, longer[_i].code, longer[_i].words);
-    calls_close(&job);
+    calls_end(&job, longer[_i].id, longer[_i].code, longer[_i].words);
 }
-END_TEST
 
 /* Rates of 12 steps: the first four, and those behind. */
-START_TEST(a_rate_of_next_to_nothing_is_caught)
+TEST(a_rate_of_next_to_nothing_is_caught)
 {
     static const char *const behind[] = {"F b O{\"lr\":[1e-8]} L{\"schedule\":0} Z",
                                          "F b O{\"lr\":[1e-4]} L{\"schedule\":0} Z"};
@@ -523,32 +493,9 @@ START_TEST(a_rate_of_next_to_nothing_is_caught)
         for (int i = 0; i < 12; i++) {
             calls_step(&job, i < 4 ? "F b O{\"lr\":[0.1]} Z" : behind[k]);
         }
-        calls_judge(&job);
-        calls_expect(&job, "optimizer.rate", k == 0 ? CALLS_HINT : LS_PASS,
-                     k == 0 ? "of epochs that is stepped with each batch | train.py:13" : "");
-        calls_close(&job);
+        calls_end(&job, "optimizer.rate", k == 0 ? CALLS_HINT : LS_PASS,
+                  k == 0 ? "of epochs that is stepped with each batch | train.py:13" : "");
     }
 }
-END_TEST
 
-#define COUNT_OF(table) ((int)(sizeof(table) / sizeof *(table)))
-
-int main(void)
-{
-    Suite *suite = suite_create("observe_settings");
-    TCase *tc = tcase_create("rules");
-    tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, rates_reach_their_groups, 0, COUNT_OF(rates));
-    tcase_add_loop_test(tc, decay_is_of_some, 0, COUNT_OF(groups));
-    tcase_add_loop_test(tc, moments_last, 0, COUNT_OF(rebuilt));
-    tcase_add_loop_test(tc, lengths_are_counted, 0, COUNT_OF(spans));
-    tcase_add_loop_test(tc, a_warm_up_is_taken_off, 0, COUNT_OF(sequences));
-    tcase_add_loop_test(tc, windows_end_with_the_pass, 0, COUNT_OF(windows));
-    tcase_add_loop_test(tc, averages_follow, 0, COUNT_OF(averages));
-    tcase_add_loop_test(tc, what_nothing_refuses_is_judged, 0, COUNT_OF(misuses));
-    tcase_add_loop_test(tc, other_settings_are_judged, 0, COUNT_OF(others));
-    tcase_add_loop_test(tc, steps_that_differ_are_judged, 0, COUNT_OF(longer));
-    tcase_add_test(tc, a_rate_of_next_to_nothing_is_caught);
-    suite_add_tcase(suite, tc);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_settings", .timeout_s = 120)
