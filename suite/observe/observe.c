@@ -182,9 +182,17 @@ bool ls_observe_is_hint(const ls_observe_finding *finding)
     return finding->rule->sure[0] == '\0';
 }
 
+#define LS_OBSERVE_RULE(id, claim, requirement, judge, jobs, sentence, sure, wrong_if, show) \
+    {id, claim, requirement, jobs, sentence, sure, wrong_if, show, judge},
+static const ls_observe_rule rules[] = {
+#include "suite/observe/rules/rules.def"
+};
+#undef LS_OBSERVE_RULE
+
 const ls_observe_rule *ls_observe_rules(int *count)
 {
-    return ls_rules_all(count);
+    *count = (int)(sizeof rules / sizeof *rules);
+    return rules;
 }
 
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)

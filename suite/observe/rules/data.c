@@ -10,7 +10,6 @@
 #include "suite/observe/trace/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "misuse.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */

@@ -6,7 +6,6 @@
 
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "misuse.h"
 #include "rules.h"
 #include "suite/observe/trace/trace.h"
 

@@ -4,7 +4,6 @@
 
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
-#include "misuse.h"
 #include "rules.h"
 
 /* ---- every parameter in one group ------------------------------------------------------------ */

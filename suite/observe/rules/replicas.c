@@ -3,7 +3,6 @@
 
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "split.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/reduction.h"

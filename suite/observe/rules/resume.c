@@ -7,7 +7,6 @@
 
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
-#include "restored.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"

@@ -2,6 +2,7 @@
 #ifndef LS_OBSERVE_RULES_H
 #define LS_OBSERVE_RULES_H
 
+#include "suite/observe/trace/samples.h"
 #include "suite/observe/trace/trace.h"
 
 #define LS_OBSERVE_RULE(id, claim, requirement, judge, jobs, sentence, sure, wrong_if, show) \
@@ -9,7 +10,45 @@
 #include "rules.def"
 #undef LS_OBSERVE_RULE
 
-/* All rules, in the order of the report. */
-const ls_observe_rule *ls_rules_all(int *count);
+/* ---- what several judges share --------------------------------------------------------------- */
+
+/* misuse.c: settings and arguments that nothing refuses and that mean something else than they say,
+ * each an event of the attach module (misuse.py, targets.py, transforms.py). Fails where a rank
+ * reports one of that rule's kinds; the rule by its name in rules.def. */
+void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe_finding *out);
+
+/* restored.c: what a job does after it restored its state. */
+/* A rate that was multiplied by the number of ranks after the optimizer's state was loaded, which
+ * holds it multiplied already. `again`: the job writes the file that it was loaded from. */
+void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again,
+                            ls_observe_finding *out);
+/* A rate that the script sets by its count of steps, and that climbs again as at the first start.
+ * Of jobs that count on from their file. */
+void ls_restored_judge_course(const ls_observe_rank *rank, int k, ls_observe_finding *out);
+/* Data that were trained on before the file was written. Of attached jobs that restored an
+ * optimizer, where the job that wrote the file is known and had as many ranks. */
+void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
+
+/* split.c: why replicas that were equal hold different values after a step. */
+/* Two ranks that differ after a step. */
+typedef struct ls_split {
+    int64_t step; /* 0: none */
+    int a, b;
+} ls_split;
+
+int64_t ls_split_first_step(const ls_observe_trace *trace); /* of any rank */
+/* The lowest number from n on of a step that any rank has; INT64_MAX: there is none. */
+int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n);
+/* The cause, the place and the advice: a step that one rank skipped, unlike rates, a file that one
+ * rank loaded, else what samples of a step near it show. `what`: "model" or "optimizer". */
+void ls_split_blame(const ls_observe_trace *trace, ls_split at, const ls_samples *samples,
+                    const char *what, ls_observe_finding *out);
+
+/* step.c: what an optimizer's rule asks of a parameter in exact arithmetic. The sampled elements
+ * before and after the step of an attached job, and where they should be by gradient, state and
+ * settings, before any rounding. False, with nothing to free, where no optimizer with a known rule
+ * took the parameter in that step. */
+bool ls_rules_step_expect(const ls_samples *samples, int rank, const char *name, ls_values *param,
+                          ls_values *next, ls_values *wanted);
 
 #endif

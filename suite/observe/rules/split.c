@@ -1,5 +1,5 @@
-#include "split.h"
 
+#include "rules.h"
 #include <string.h>
 
 #include "kernels/core/text.h"
