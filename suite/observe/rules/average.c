@@ -5,54 +5,79 @@
 #include "suite/observe/trace/calls.h"
 #include "rules.h"
 
-typedef struct average {
-    int updates, forwards;
-    const ls_call *update; /* the first */
-    const ls_call *stale;  /* the first: put in eval mode with moved weights and still statistics */
-} average;
+enum { AVERAGES = 8 };
 
-static average average_of(const ls_observe_rank *rank, int number)
+/* One average on a rank. */
+typedef struct course {
+    int updates, forwards;
+    int turns, several; /* several: turns between two steps with more than one update */
+    int most;           /* updates in a turn */
+    int shares;
+    double least, highest;       /* of the shares */
+    const ls_call *first, *last; /* updates */
+    const ls_call *stale; /* the first: put in eval mode with moved weights and still statistics */
+    int now;              /* updates since the last attempt to step */
+} course;
+
+static void end_turn(course *c)
 {
-    average a = {0};
+    c->turns += c->now > 0;
+    c->several += c->now > 1;
+    c->most = c->now > c->most ? c->now : c->most;
+    c->now = 0;
+}
+
+static course course_of(const ls_observe_rank *rank, int number)
+{
+    course c = {.least = INFINITY, .highest = -INFINITY};
     ls_trace_each_call_of(walk, rank) {
         const ls_call *call = walk.call;
-        if (call->kind != LS_CALL_OTHER || strcmp(ls_calls_text(call, call), "average") != 0 ||
-            ls_event_int(call->json, average, -1) != number) {
+        const char *what = ls_calls_text(call, what);
+        if (ls_calls_is_attempt(call)) {
+            end_turn(&c);
+        } else if (call->kind != LS_CALL_OTHER ||
+                   strcmp(ls_calls_text(call, call), "average") != 0 ||
+                   ls_event_int(call->json, average, -1) != number) {
             continue;
-        }
-        if (strcmp(ls_calls_text(call, what), "update") == 0) {
-            a.update = a.update == NULL ? call : a.update;
-            a.updates += call->times;
-        } else if (strcmp(ls_calls_text(call, what), "stale") == 0) {
-            a.stale = a.stale == NULL ? call : a.stale;
+        } else if (strcmp(what, "update") == 0) {
+            double share = ls_event_number(call->json, share, NAN);
+            c.first = c.first == NULL ? call : c.first;
+            c.last = call;
+            c.updates += call->times;
+            c.now += call->times;
+            c.shares += !isnan(share);
+            c.least = fmin(c.least, share);
+            c.highest = fmax(c.highest, share);
+        } else if (strcmp(what, "stale") == 0) {
+            c.stale = c.stale == NULL ? call : c.stale;
         } else {
-            a.forwards += call->times;
+            c.forwards += call->times;
         }
     }
-    return a;
+    end_turn(&c);
+    return c;
 }
 
 /* A rank may keep an average alone, and then it runs it alone. */
 void ls_rules_replicas_average(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { AVERAGES = 8 };
     int updates = 0;
     for (int n = 0; n < AVERAGES; n++) {
         int most = 0, of = 0;
         for (int k = 0; k < trace->world; k++) {
-            average a = average_of(&trace->rank[k], n);
+            course a = course_of(&trace->rank[k], n);
             of = a.updates > most ? k : of;
             most = a.updates > most ? a.updates : most;
         }
         updates += most;
         for (int k = 0; k < trace->world; k++) {
-            average a = average_of(&trace->rank[k], n);
+            course a = course_of(&trace->rank[k], n);
             /* One less: a rank that ended between two updates. */
             if (a.forwards == 0 || a.updates >= most - 1) {
                 continue;
             }
             ls_finding_set(
-                out, LS_FAIL, average_of(&trace->rank[of], n).update->at,
+                out, LS_FAIL, course_of(&trace->rank[of], n).first->at,
                 "the average is updated on some ranks and run on all: the others run weights of "
                 "the start",
                 "update the average on every rank, or run it where it is updated",
@@ -78,52 +103,6 @@ static const ls_tol enough =
 static const ls_tol nearly_each =
     LS_TOL(0.8, "of the turns: a script may leave out an update now and then, as at the end of an "
                 "epoch");
-
-/* Updates of one average on a rank. */
-typedef struct course {
-    int updates, turns, several; /* several: turns between two steps with more than one update */
-    int most;                    /* updates in a turn */
-    int shares;
-    double least, highest; /* of the shares */
-    const ls_call *call;
-    int now; /* since the last attempt to step */
-} course;
-
-static void end_turn(course *c)
-{
-    c->turns += c->now > 0;
-    c->several += c->now > 1;
-    c->most = c->now > c->most ? c->now : c->most;
-    c->now = 0;
-}
-
-static bool is_update(const ls_call *call, int number)
-{
-    return call->kind == LS_CALL_OTHER && strcmp(ls_calls_text(call, call), "average") == 0 &&
-           strcmp(ls_calls_text(call, what), "update") == 0 &&
-           ls_event_int(call->json, average, -1) == number;
-}
-
-static course course_of(const ls_observe_rank *rank, int number)
-{
-    course c = {.least = INFINITY, .highest = -INFINITY};
-    ls_trace_each_call_of(walk, rank) {
-        const ls_call *call = walk.call;
-        if (ls_calls_is_attempt(call)) {
-            end_turn(&c);
-        } else if (is_update(call, number)) {
-            double share = ls_event_number(call->json, share, NAN);
-            c.call = call;
-            c.updates += call->times;
-            c.now += call->times;
-            c.shares += !isnan(share);
-            c.least = fmin(c.least, share);
-            c.highest = fmax(c.highest, share);
-        }
-    }
-    end_turn(&c);
-    return c;
-}
 
 static void judge_course(const course *c, ls_observe_finding *out)
 {
@@ -152,7 +131,7 @@ static void judge_course(const course *c, ls_observe_finding *out)
         cause = "decay and 1 - decay are exchanged: the average is the newest weights";
     }
     if (cause != NULL) {
-        ls_finding_explain(out, c->call->at, cause,
+        ls_finding_explain(out, c->last->at, cause,
                            "update it once after each optimizer.step(), as decay * average + (1 - "
                            "decay) * weights");
     }
@@ -175,15 +154,13 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { AVERAGES = 8 };
     int updates = 0;
     for (int k = 0; k < trace->world; k++) {
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);
-            const ls_call *stale = average_of(&trace->rank[k], n).stale;
             judge_course(&c, out);
-            if (stale != NULL) {
-                judge_norms(stale, out);
+            if (c.stale != NULL) {
+                judge_norms(c.stale, out);
             }
             updates += k == 0 ? c.updates : 0;
         }

@@ -264,17 +264,12 @@ typedef struct clips {
     double limit;
 } clips;
 
-static const ls_event *models_of(const ls_call *call)
-{
-    return ls_event_list(call->json, models);
-}
-
 /* The optimizers whose parameters a clip was given; all, where that is not known. */
 static unsigned clipped_by(const ls_calls *calls)
 {
     const ls_event *model;
     unsigned mask = 0;
-    ls_event_each(model, models_of(calls->call)) {
+    ls_event_each(model, ls_event_list(calls->call->json, models)) {
         mask |= ls_calls_optimizers_of(calls,
                                        ls_event_is_number(model) ? ls_event_to_int(model, -1) : -1);
     }
@@ -324,7 +319,7 @@ static fate fate_of(ls_calls *calls)
 static clips *clips_of(clips *list, int *count, const ls_call *call)
 {
     enum { PLACES = 16 };
-    const ls_event *models = models_of(call);
+    const ls_event *models = ls_event_list(call->json, models);
     for (int i = 0; i < *count; i++) {
         if (strcmp(list[i].at, call->at) == 0 &&
             (models == list[i].models || ls_event_equal(models, list[i].models))) {

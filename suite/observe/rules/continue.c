@@ -7,6 +7,7 @@
 
 #include "kernels/core/digest.h"
 #include "kernels/core/list.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
@@ -128,12 +129,6 @@ static void compare_steps(const ls_observe_trace *trace, const hand_over *h,
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The indices of a pass, sorted. */
 static double *sorted_indices(const ls_event *data, int *count)
 {
@@ -143,7 +138,7 @@ static double *sorted_indices(const ls_event *data, int *count)
     ls_event_each(one, kept) {
         list[(*count)++] = one->number;
     }
-    qsort(list, (size_t)*count, sizeof *list, by_value);
+    ls_sort_doubles(list, *count);
     return list;
 }
 

@@ -11,25 +11,17 @@
 
 /* ---- evaluation.counted ---------------------------------------------------------------------- */
 
-static const ls_event *validation_after(const ls_observe_rank *rank, double step)
-{
-    const ls_event *one;
-    ls_event_each(one, ls_trace_events(rank, validation)) {
-        if (ls_event_number(one, step, NAN) == step) {
-            return one;
-        }
-    }
-    return NULL;
-}
-
 /* Each event's pictures against the data set's. */
 static void check_sums(const ls_observe_rank *rank, int number, int *compared,
                        ls_observe_finding *out)
 {
     const ls_event *epoch;
     ls_event_each(epoch, ls_trace_events(rank, epoch)) {
-        const ls_event *val = ls_event_object(epoch, val);
-        const ls_event *made = validation_after(rank, ls_event_number(epoch, step, -1));
+        const ls_event *val = ls_event_object(epoch, val), *one, *made = NULL;
+        double step = ls_event_number(epoch, step, -1);
+        ls_event_each(one, ls_trace_events(rank, validation)) {
+            made = made == NULL && ls_event_number(one, step, NAN) == step ? one : made;
+        }
         double length = ls_event_number(made, length, NAN);
         double images = ls_event_number(val, images, NAN) + ls_event_number(val, bad_images, 0);
         if (isnan(length) || isnan(images)) {
@@ -42,7 +34,7 @@ static void check_sums(const ls_observe_rank *rank, int number, int *compared,
                                ? "pictures that fill up a batch or a rank's part are counted"
                                : "a part of the data set is left out",
                            NULL, "rank %d: the validation after step %g counts %g pictures of %g",
-                           number, ls_event_number(epoch, step, -1), images, length);
+                           number, step, images, length);
         }
     }
 }

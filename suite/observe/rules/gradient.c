@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/list.h"
+#include "kernels/core/sort.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
@@ -154,19 +155,13 @@ static row make_row(const char *name, const ls_values *exact, const ls_values *f
                  .left = size > 0 ? sqrt(left) / size : 0};
 }
 
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 static double median_of(const table *t)
 {
     double *value = ls_list_make((size_t)t->count + 1, sizeof *value);
     for (int i = 0; i < t->count; i++) {
         value[i] = t->row[i].f32;
     }
-    qsort(value, (size_t)t->count, sizeof *value, by_value);
+    ls_sort_doubles(value, t->count);
     double middle = t->count > 0 ? value[t->count / 2] : 0;
     free(value);
     return middle;
@@ -525,14 +520,6 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
         all->coarse + all->blind > 0 ? coarse : "", all->excluded[0] != '\0' ? excluded : "");
 }
 
-/* Where each micro-step is reduced, rank 0's statistics go to all in between. */
-static bool buffers_are_own(const ls_samples *samples, int rank)
-{
-    const cJSON *options =
-        cJSON_GetObjectItemCaseSensitive(samples->trace->rank[rank].record->start, "options");
-    return ls_json_bool(options, "no-sync", true);
-}
-
 /* Dumps of the protocol: the network of each of the first ones is run again. */
 static void judge_protocol(const ls_observe_trace *trace, tally *all, char *why, size_t bytes,
                            ls_observe_finding *out)
@@ -545,7 +532,10 @@ static void judge_protocol(const ls_observe_trace *trace, tally *all, char *why,
         ls_network_run(&samples, &network);
         for (int k = 0; network.evidence != NULL && k < samples.world; k++) {
             judge_rank(&samples, k, &network, all, out);
-            if (buffers_are_own(&samples, k)) {
+            /* Where each micro-step is reduced, rank 0's statistics go to all in between. */
+            const cJSON *options =
+                cJSON_GetObjectItemCaseSensitive(trace->rank[k].record->start, "options");
+            if (ls_json_bool(options, "no-sync", true)) {
                 judge_statistics(&samples, k, &network, out);
             }
         }

@@ -120,16 +120,6 @@ static bool holds_more(const ls_samples *samples, int rank, const ls_observe_ten
     return more;
 }
 
-static bool is_attempted(const ls_observe_step *step, int optimizer)
-{
-    ls_trace_each_call(call, step) {
-        if (ls_calls_is_attempt(call) && call->optimizer == optimizer) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static leftover find_leftover(const ls_samples *samples, int rank)
 {
     leftover l = {0};
@@ -140,8 +130,13 @@ static leftover find_leftover(const ls_samples *samples, int rank)
     }
     ls_carried *all = ls_factor_read_carried(samples, rank);
     bool any = false;
+    unsigned attempted = 0;
+    ls_trace_each_call(call, samples->step[rank]) {
+        bool known = call->optimizer >= 0 && call->optimizer < LS_CALLS_OPTIMIZERS;
+        attempted |= known && ls_calls_is_attempt(call) ? 1u << call->optimizer : 0;
+    }
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
-        if (!is_attempted(samples->step[rank], o)) {
+        if ((attempted >> o & 1) == 0) {
             all[o] = (ls_carried){.left = -1}; /* what it left may stay for the other's step */
         }
         any = any || all[o].reused || all[o].carried;

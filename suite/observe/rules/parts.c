@@ -14,11 +14,6 @@ static const ls_tol common_share =
 static const ls_tol dropped =
     LS_TOL(0.05, "of the repeats: the last batches of a stream may be dropped");
 
-static const char *sampler_of(const ls_event *data)
-{
-    return ls_event_text(data, sampler, "");
-}
-
 /* ---- parts of a data set --------------------------------------------------------------------- */
 
 static bool has(const ls_event *list, double number)
@@ -64,7 +59,7 @@ static void judge_parts(const ls_observe_trace *trace, int number, int k, const 
     ls_verdict_fail(&out->verdict,
                     "pass %d: the part of the data set that rank 0 holds has %d of %d indices in "
                     "common with that of rank %d, and %s divides each of them among the ranks",
-                    number, common, of, k, sampler_of(a));
+                    number, common, of, k, ls_event_text(a, sampler, ""));
     if (common == 0) {
         ls_verdict_cause(&out->verdict,
                          "the data are divided twice: by the script, which gives each rank a part, "
@@ -102,7 +97,7 @@ static void judge_nested(const ls_observe_trace *trace, int number, const ls_eve
                    "prepared again",
                    "leave DistributedSampler away where a library divides the loader",
                    "pass %d: the ranks draw %g of %g samples: %s over a DistributedSampler", number,
-                   count, length, sampler_of(data));
+                   count, length, ls_event_text(data, sampler, ""));
 }
 
 /* ---- workers of a stream --------------------------------------------------------------------- */

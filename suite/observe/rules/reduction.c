@@ -49,19 +49,6 @@ typedef struct tally {
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-/* Whether `got` is factor * values within the bounds of the mean. */
-static bool is_near(const ls_mean *mean, const ls_values *got, const ls_values *values,
-                    double factor)
-{
-    for (int64_t i = 0; i < mean->count; i++) {
-        double error = fabs(got->v[i] - factor * values->v[i]);
-        if (values->v == NULL || !(error <= mean->world * mean->bound[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
 {
     int64_t at;
@@ -69,13 +56,16 @@ static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
     return ls_mean_violations(mean, got, factor, NULL, &at, &times) == 0;
 }
 
-/* The same, of values that are not the mean themselves. */
+/* Whether `got` is these values, which are not the mean themselves, within its bounds. */
 static bool is_instead(const ls_mean *mean, const ls_values *got, const ls_values *values)
 {
     int64_t at;
     double times;
-    return ls_mean_violations(mean, values, 1, NULL, &at, &times) > 0 &&
-           is_near(mean, got, values, 1);
+    bool instead = ls_mean_violations(mean, values, 1, NULL, &at, &times) > 0;
+    for (int64_t i = 0; i < mean->count && instead; i++) {
+        instead = fabs(got->v[i] - values->v[i]) <= mean->world * mean->bound[i];
+    }
+    return instead;
 }
 
 /* The mean of what autograd gave in the last backward alone. */

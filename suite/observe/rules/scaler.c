@@ -30,6 +30,7 @@ typedef struct machine {
     int interval;
     int clean;          /* steps since the scale last changed; -1: not known */
     double scale, next; /* expected of the call */
+    double least, most; /* of the scales of a trainer of the protocol */
 } machine;
 
 /* What a job's updates showed. */
@@ -149,15 +150,12 @@ static bool follow(const ls_observe_trace *trace, int rank, int scaler, bool lea
     ls_event_each(event, ls_trace_events(&trace->rank[rank], scaler)) {
         own = ls_event_int(event, scaler, -1) == scaler ? event : own;
     }
-    machine m = {ls_event_number(own, growth_factor, 2),
-                 ls_event_number(own, backoff_factor, 0.5),
-                 ls_event_int(own, growth_interval, 2000),
-                 -1,
-                 NAN,
-                 NAN};
-    if (learns) {
-        m = (machine){NAN, NAN, 0, -1, NAN, NAN};
-    }
+    machine m = {.growth = learns ? NAN : ls_event_number(own, growth_factor, 2),
+                 .backoff = learns ? NAN : ls_event_number(own, backoff_factor, 0.5),
+                 .interval = learns ? 0 : ls_event_int(own, growth_interval, 2000),
+                 .clean = -1,
+                 .scale = NAN,
+                 .next = NAN};
     ls_calls_each(calls, &trace->rank[rank]) {
         if (calls.call->kind == LS_CALL_UPDATE && calls.call->scaler == scaler &&
             calls.scaler[scaler].enabled && !check_update(&calls, rank, &m, learns, s, out)) {
@@ -186,30 +184,34 @@ static void judge_calls(const ls_observe_trace *trace, seen *sum, ls_observe_fin
 }
 
 /* A trainer of the protocol says its settings in its options (numerics.md section 2.6). */
-static bool begin_steps(const ls_observe_trace *trace, const ls_record_rank *rank, machine *m,
-                        double *least, double *most)
+static bool begin_steps(const ls_observe_trace *trace, const ls_record_rank *rank, machine *m)
 {
     const char *floor_asked = ls_job_asked_value(trace, "min-loss-scale", 0);
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
     bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
     bool resumed = rank->step_count > 0 && rank->step[0].step > 1;
-    *least = ls_json_number(options, "min-loss-scale", 0);
-    *least = fmax(*least, floor_asked != NULL ? strtod(floor_asked, NULL) : 0);
-    *most = ls_json_number(options, "max-loss-scale", 0);
-    if (*most <= 0) {
-        *most = torch ? INFINITY : 16777216; /* 2^24: Apex's default max_loss_scale */
-    }
-    *m = (machine){2,   0.5, ls_json_int(options, "growth-interval", 2000), resumed ? -1 : 0,
-                   NAN, NAN};
+    double most = ls_json_number(options, "max-loss-scale", 0);
+    *m = (machine){.growth = 2,
+                   .backoff = 0.5,
+                   .interval = ls_json_int(options, "growth-interval", 2000),
+                   .clean = resumed ? -1 : 0,
+                   .scale = NAN,
+                   .next = NAN,
+                   .least = fmax(ls_json_number(options, "min-loss-scale", 0),
+                                 floor_asked != NULL ? strtod(floor_asked, NULL) : 0),
+                   /* 2^24: Apex's default max_loss_scale */
+                   .most = most > 0 ? most
+                           : torch  ? INFINITY
+                                    : 16777216};
     return strcmp(ls_json_string(options, "loss-scale", "dynamic"), "dynamic") == 0;
 }
 
-static bool check_step(const ls_record_step *step, machine *m, double least, double most, seen *s)
+static bool check_step(const ls_record_step *step, machine *m, seen *s)
 {
     double next = step->loss_scale_next;
     m->scale = step->loss_scale;
     tick(m, step->skipped);
-    m->next = fmin(fmax(m->next, least), most);
+    m->next = fmin(fmax(m->next, m->least), m->most);
     if (m->clean < 0 && !step->skipped && next == 2 * m->scale) {
         m->clean = 0; /* a run that goes on: its first growth shows its count */
         m->next = next;
@@ -223,8 +225,8 @@ static bool check_step(const ls_record_step *step, machine *m, double least, dou
 
 /* Each loss has a scale of its own, which says itself whether the loss overflowed: only an overflow
  * lowers it. */
-static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machine m, double least,
-                       double most, seen *sum, ls_observe_finding *out)
+static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machine m, seen *sum,
+                       ls_observe_finding *out)
 {
     for (int i = 0; i < rank->step_count; i++) {
         const ls_event *own = ls_event_at(rank->step[i].losses, loss);
@@ -235,7 +237,7 @@ static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machin
         if (isnan(step.loss_scale) || isnan(step.loss_scale_next)) {
             return true;
         }
-        if (!check_step(&step, &m, least, most, sum)) {
+        if (!check_step(&step, &m, sum)) {
             ls_finding_set(out, LS_FAIL, "", explain(&m, step.skipped, sum->scale), NULL,
                            "rank %d, step %lld, loss %d: scale %g, then %g; expected %g", number,
                            (long long)step.step, loss, m.scale, sum->scale, m.next);
@@ -247,7 +249,7 @@ static bool judge_loss(const ls_observe_rank *rank, int number, int loss, machin
 
 /* Apex's amp: an overflow of a loss makes the optimizers of its block skip. Of the two losses of
  * the protocol the first has the block [0], the second [0, 1] (protocol.md). */
-static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_finding *out)
+static void judge_blocks(const ls_observe_rank *rank, int number, ls_observe_finding *out)
 {
     for (int i = 0; i < rank->step_count; i++) {
         bool lost[2] = {false, false}, skipped[2];
@@ -266,27 +268,26 @@ static bool judge_blocks(const ls_observe_rank *rank, int number, ls_observe_fin
                                (long long)rank->step[i].step->step, n,
                                skipped[n] ? "skips, and no loss of its own overflowed"
                                           : "steps, and a loss of its own overflowed");
-                return false;
+                return;
             }
         }
     }
-    return true;
 }
 
 /* False where the rank has one loss. */
-static bool judge_losses(const ls_observe_trace *trace, int rank, const machine *m, double least,
-                         double most, seen *sum, ls_observe_finding *out)
+static bool judge_losses(const ls_observe_trace *trace, int rank, const machine *m, seen *sum,
+                         ls_observe_finding *out)
 {
     const ls_observe_rank *own = &trace->rank[rank];
     int losses = own->step_count > 0 ? ls_event_count(own->step[0].losses) : 0;
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(own->record->start, "options");
     bool good = true;
     for (int n = 0; n < losses && good; n++) {
-        good = judge_loss(own, rank, n, *m, least, most, sum, out);
+        good = judge_loss(own, rank, n, *m, sum, out);
     }
     if (good && losses == 2 && ls_event_count(own->step[0].skips) == 2 &&
         ls_json_int(options, "scalers", 2) == 2) {
-        (void)judge_blocks(own, rank, out);
+        judge_blocks(own, rank, out);
     }
     return losses > 1;
 }
@@ -295,13 +296,12 @@ static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_fin
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_record_rank *rank = trace->rank[k].record;
-        double least, most;
         machine m;
-        if (!begin_steps(trace, rank, &m, &least, &most)) {
+        if (!begin_steps(trace, rank, &m)) {
             ls_verdict_set(&out->verdict, LS_SKIP, "the loss scale is static");
             return;
         }
-        if (judge_losses(trace, k, &m, least, most, sum, out)) {
+        if (judge_losses(trace, k, &m, sum, out)) {
             continue;
         }
         for (int i = 0; i < rank->step_count; i++) {
@@ -311,7 +311,7 @@ static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_fin
                                "the events have no loss scale, or do not say what was skipped");
                 return;
             }
-            if (!check_step(step, &m, least, most, sum)) {
+            if (!check_step(step, &m, sum)) {
                 ls_finding_set(out, LS_FAIL, "", explain(&m, step->skipped, sum->scale), NULL,
                                "rank %d, step %lld: scale %g, then %g, %s; expected %g", k,
                                (long long)step->step, m.scale, sum->scale,

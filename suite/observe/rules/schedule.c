@@ -132,16 +132,6 @@ static double steps_per_epoch(const ls_observe_rank *rank, const cJSON *options)
     return NAN;
 }
 
-/* Linear scaling: per 256 images of a step of all ranks. */
-static double base_rate(const cJSON *options, int world)
-{
-    double lr = ls_json_number(options, "lr", NAN);
-    bool linear = strcmp(ls_json_string(options, "lr-scaling", "none"), "linear") == 0;
-    double images = ls_json_number(options, "batch-size", NAN) *
-                    ls_json_number(options, "accumulate", 1) * world;
-    return linear ? lr * images / 256 : lr;
-}
-
 /* A known way to be wrong that gives the rate of this step, or "". */
 static const char *explain(const schedule *s, double base, int world, const ls_observe_step *step,
                            int skipped)
@@ -210,8 +200,14 @@ void ls_rules_optimizer_schedule(const ls_observe_trace *trace, ls_observe_findi
                        text);
         return;
     }
+    /* Linear scaling: per 256 images of a step of all ranks. */
+    double base = ls_json_number(options, "lr", NAN);
+    if (strcmp(ls_json_string(options, "lr-scaling", "none"), "linear") == 0) {
+        base *= ls_json_number(options, "batch-size", NAN) *
+                ls_json_number(options, "accumulate", 1) * trace->world / 256;
+    }
     for (int k = 0; k < trace->world; k++) {
-        judge_rank(trace, k, &s, base_rate(options, trace->world), &compared, out);
+        judge_rank(trace, k, &s, base, &compared, out);
     }
     ls_finding_close(out, compared, LS_UNSUPPORTED, "no step reports a rate",
                      "%d rates are those of %s", compared, text);

@@ -5,14 +5,11 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
+#include "kernels/core/list.h"
+#include "kernels/core/sort.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
-
-static const char *place_of(const ls_event *data)
-{
-    return ls_event_text(data, at, "");
-}
 
 /* ---- validation.fixed ------------------------------------------------------------------------ */
 
@@ -42,7 +39,7 @@ static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, 
                    "random_split makes both of one",
                    "rank %d: %d of %d samples of the validation at %s are not what they were in "
                    "the pass before, with the same classes%s",
-                   k, c.other, c.classes, place_of(a),
+                   k, c.other, c.classes, ls_event_text(a, at, ""),
                    own       ? "; a training score may be taken so"
                    : !stored ? "; its data set holds nothing: it may make new ones each time"
                              : "");
@@ -56,7 +53,7 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
         ls_event_each(a, ls_trace_events(&trace->rank[k], data)) {
             for (b = ls_event_after(a); ls_pass_is_validation(a) && b != NULL;
                  b = ls_event_after(b)) {
-                if (ls_pass_is_validation(b) && strcmp(place_of(a), place_of(b)) == 0 &&
+                if (ls_pass_is_validation(b) && ls_event_same(a, b, at) &&
                     ls_event_int(a, loader, -1) == ls_event_int(b, loader, -2)) {
                     judge_change(&trace->rank[k], k, a, b, &compared, out);
                     break;
@@ -239,20 +236,14 @@ void ls_rules_validation_choice(const ls_observe_trace *trace, ls_observe_findin
 
 /* ---- validation.padding ---------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return *x < *y ? -1 : *x > *y;
-}
-
 /* How many samples the ranks together drew again in the validation of that number. */
 static double drawn_again(const ls_observe_trace *trace, int number, double *length)
 {
     enum { MOST = 1 << 20 };
-    double *all = calloc(MOST, sizeof *all);
+    double *all = ls_list_make(MOST, sizeof *all);
     int count = 0, again = 0;
     *length = NAN;
-    for (int k = 0; k < trace->world && all != NULL; k++) {
+    for (int k = 0; k < trace->world; k++) {
         const ls_event *data, *entry;
         int index = number;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
@@ -268,9 +259,7 @@ static double drawn_again(const ls_observe_trace *trace, int number, double *len
             }
         }
     }
-    if (count > 1) {
-        qsort(all, (size_t)count, sizeof *all, by_value);
-    }
+    ls_sort_doubles(all, count);
     for (int i = 1; i < count; i++) {
         again += all[i] == all[i - 1];
     }

@@ -41,13 +41,8 @@ static const ls_collectives_process *process_of(const ls_collectives *of,
     return &of->process[member->process];
 }
 
-/* Where a file ends before its process did, comm_end alone says how many calls there were. */
-static bool is_whole(const ls_collectives *of, const ls_collectives_member *member)
-{
-    return member->closed || !process_of(of, member)->cut;
-}
-
-/* The members that share the clock of `first` and come at or after it. */
+/* Where a file ends before its process did, comm_end alone says how many calls there were: the
+ * members that are known to their end, share the clock of `first` and come at or after it. */
 static void gather(const ls_collectives *of, const ls_collectives_comm *comm, int first, group *out)
 {
     const char *boot = process_of(of, &comm->member[first])->boot;
@@ -55,7 +50,8 @@ static void gather(const ls_collectives *of, const ls_collectives_comm *comm, in
     out->member = ls_list_make((size_t)comm->member_count, sizeof *out->member);
     for (int i = first; i < comm->member_count && boot[0] != '\0'; i++) {
         const ls_collectives_member *one = &comm->member[i];
-        if (strcmp(process_of(of, one)->boot, boot) == 0 && is_whole(of, one)) {
+        if (strcmp(process_of(of, one)->boot, boot) == 0 &&
+            (one->closed || !process_of(of, one)->cut)) {
             out->member[out->count++] = one;
         }
     }
@@ -70,11 +66,6 @@ static bool begins_a_group(const ls_collectives *of, const ls_collectives_comm *
         }
     }
     return true;
-}
-
-static int job_rank(const ls_collectives *of, const ls_collectives_member *member)
-{
-    return process_of(of, member)->job;
 }
 
 /* ---- a call that a rank never entered -------------------------------------------------------- */
@@ -293,7 +284,7 @@ static void find_slow(const group *g, const tally *t, int64_t calls, int64_t spa
     double excess = span_ns > 0 ? (double)(t[slow].waited_ns - other_ns) / (double)span_ns : 0;
     if ((double)t[slow].last > 0.5 * (double)calls + 1.5 * sqrt((double)calls) &&
         excess > late_excess.value && share > out->share) {
-        out->rank = job_rank(g->of, g->member[slow]);
+        out->rank = process_of(g->of, g->member[slow])->job;
         out->share = share;
         out->last = (double)t[slow].last / (double)calls;
     }
@@ -321,7 +312,7 @@ static void measure(const group *g, late *out)
         t[last].until_ns = last_ns > t[last].until_ns ? last_ns : t[last].until_ns;
         if ((double)(last_ns - before_ns) * 1e-9 > out->longest_s) {
             out->longest_s = (double)(last_ns - before_ns) * 1e-9;
-            out->longest_rank = job_rank(g->of, g->member[last]);
+            out->longest_rank = process_of(g->of, g->member[last])->job;
             out->longest = g->comm->call[n];
             out->longest.number = n;
             out->world = g->comm->world;

@@ -572,18 +572,14 @@ static void judge_dump(const ls_samples *samples, int rank, tally *t)
     }
 }
 
-/* In a dump of one of several models, whether that one's optimizer was. */
-static bool was_skipped(const ls_samples *samples, int rank)
-{
-    bool skipped = samples->step[rank]->step->skipped;
-    return samples->trace->attached ? skipped
-                                    : ls_dumpfile_flag(samples->file[rank], "skipped", skipped);
-}
-
 static void judge_rank(const ls_samples *samples, int rank, tally *t)
 {
     const ls_observe_rank *own = &samples->trace->rank[rank];
-    if (samples->file[rank] == NULL || was_skipped(samples, rank)) {
+    /* In a dump of one of several models, whether that one's optimizer was. */
+    bool skipped = samples->file[rank] != NULL && samples->step[rank]->step->skipped;
+    if (samples->file[rank] == NULL ||
+        (samples->trace->attached ? skipped
+                                  : ls_dumpfile_flag(samples->file[rank], "skipped", skipped))) {
         return;
     }
     if (!samples->trace->attached && needs_norms(samples->file[rank])) {
