@@ -39,7 +39,7 @@ static types types_of(const ls_observe_trace *trace)
     const char *half = ls_job_asked_value(trace, "half", 0);
     bool bf16 = half != NULL && strcmp(half, "bf16") == 0;
     level = level == NULL || level[0] == '\0' ? "O1" : level;
-    bool stores = strcmp(level, "O2") == 0 || strcmp(level, "O3") == 0;
+    bool stores = ls_text_choice(level, "O2|O3") >= 0;
     bool two = strcmp(level, "O2") == 0;
     bool keeps = ls_job_asked_flag(trace, "keep-batchnorm-fp32", !stores || two);
     const char *word = bf16 ? "BF16" : "F16";

@@ -271,7 +271,7 @@ static answer judge_element(element *e)
     if (strcmp(e->reduce, "prod") == 0) {
         return judge_product(e);
     }
-    if (strcmp(e->reduce, "max") == 0 || strcmp(e->reduce, "min") == 0) {
+    if (ls_text_choice(e->reduce, "max|min") >= 0) {
         return judge_extreme(e, e->reduce[1] == 'a');
     }
     return judge_sum(e, strcmp(e->reduce, "avg") == 0);
@@ -288,8 +288,7 @@ typedef struct tally {
 
 static bool reduces(const ls_collectives_call *call)
 {
-    return strcmp(call->op, "all_reduce") == 0 || strcmp(call->op, "reduce") == 0 ||
-           strcmp(call->op, "reduce_scatter") == 0;
+    return ls_text_choice(call->op, "all_reduce|reduce|reduce_scatter") >= 0;
 }
 
 /* Whether the rules know the operator and the type; those of created operators multiply by a number

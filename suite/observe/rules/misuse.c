@@ -1,4 +1,5 @@
-
+/* Settings and arguments that nothing refuses and that mean something else than they say, and
+ * losses that are not given what they are made for, as the end of their graph shows. */
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
@@ -10,72 +11,34 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 
-/* What is wrong, of the event's own numbers. */
-typedef void tell(const ls_event *event, char *text, size_t bytes);
-
-static void describe_padding(const ls_event *e, char *text, size_t bytes)
+/* A sentence in which the words in braces are members of the event. */
+static void describe(const char *sentence, const ls_event *event, char *text, size_t bytes)
 {
-    snprintf(text, bytes,
-             "of %d labels where the attention mask is 0, none is -100: they are trained on",
-             ls_event_int(e, count, 0));
-}
-
-static void describe_frozen(const ls_event *e, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "%.60s of %.60s is set, which nothing reads: it is trained",
-             ls_event_text(e, name, ""), ls_event_text(e, part, ""));
-}
-
-static void describe_score(const ls_event *e, char *text, size_t bytes)
-{
-    bool most = strcmp(ls_event_text(e, mode, ""), "max") == 0;
-    snprintf(text, bytes, "%.60s takes the %s \"%.60s\" for the best", ls_event_text(e, what, ""),
-             most ? "highest" : "lowest", ls_event_text(e, by, ""));
-}
-
-static void describe_weights(const ls_event *e, char *text, size_t bytes)
-{
-    snprintf(text, bytes,
-             "a WeightedRandomSampler has %d weights for %d samples: it draws the first %d only",
-             ls_event_int(e, weights, 0), ls_event_int(e, samples, 0), ls_event_int(e, weights, 0));
-}
-
-static void describe_normalized(const ls_event *e, char *text, size_t bytes)
-{
-    snprintf(text, bytes,
-             "two data sets of one kind are normalized by %.80s (%.60s) and by %.80s (%.60s)",
-             ls_event_text(e, one, ""), ls_event_text(e, other_at, ""), ls_event_text(e, other, ""),
-             ls_event_text(e, at, ""));
-}
-
-static void describe_classes(const ls_event *e, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "class \"%.60s\" is number %d in one data set and %d in the other",
-             ls_event_text(e, name, ""), ls_event_int(e, one, -1), ls_event_int(e, other, -1));
-}
-
-static bool is_one_of(const char *word, const char *const *list)
-{
-    for (; *list != NULL; list++) {
-        if (strcmp(word, *list) == 0) {
-            return true;
+    text[0] = '\0';
+    while (*sentence != '\0') {
+        int plain = (int)strcspn(sentence, "{"), end = (int)strcspn(sentence, "}");
+        ls_text_add(text, bytes, "%.*s", plain, sentence);
+        if (sentence[plain] == '\0') {
+            return;
         }
+        LS_TEXT(member, 24, "%.*s", end - plain - 1, sentence + plain + 1);
+        const ls_event *value = ls_event_find(event, member);
+        if (ls_event_is_number(value)) {
+            ls_text_add(text, bytes, "%.0f", value->number);
+        } else if (strcmp(member, "mode") == 0) {
+            bool most = strcmp(ls_event_to_text(value, ""), "max") == 0;
+            ls_text_add(text, bytes, "%s", most ? "highest" : "lowest");
+        } else {
+            ls_text_add(text, bytes, "%.60s", ls_event_to_text(value, ""));
+        }
+        sentence += end + 1;
     }
-    return false;
 }
 
 /* Whether a score is better the higher it is, by the words of its name: 1, -1, or 0: not known, as
  * where one of them is none of these (acc_gap, forget_acc). */
 static int better_high(const char *name)
 {
-    static const char *const up[] = {"acc",  "accuracy", "auc",  "auroc", "f",    "bleu", "recall",
-                                     "dice", "iou",      "miou", "psnr",  "ssim", NULL};
-    static const char *const down[] = {"loss", "err",  "error", "perplexity", "ppl", "mse",
-                                       "mae",  "rmse", "nll",   "wer",        "cer", NULL};
-    static const char *const plain[] = {
-        "val",     "valid",   "validation", "eval",  "test",  "dev",     "mean",   "avg",
-        "average", "epoch",   "top",        "macro", "micro", "metrics", "metric", "self",
-        "scores",  "results", "stats",      "logs",  "item",  "at",      "",       NULL};
     int high = 0, low = 0;
     while (*name != '\0') {
         char word[24];
@@ -86,11 +49,19 @@ static int better_high(const char *name)
             }
         }
         word[length] = '\0';
-        high += is_one_of(word, up);
-        low += is_one_of(word, down);
-        if (!is_one_of(word, up) && !is_one_of(word, down) && !is_one_of(word, plain)) {
+        bool up = ls_text_choice(
+                      word, "acc|accuracy|auc|auroc|f|bleu|recall|dice|iou|miou|psnr|ssim") >= 0;
+        bool down =
+            ls_text_choice(word, "loss|err|error|perplexity|ppl|mse|mae|rmse|nll|wer|cer") >= 0;
+        bool plain =
+            ls_text_choice(word,
+                           "val|valid|validation|eval|test|dev|mean|avg|average|epoch|top|macro|"
+                           "micro|metrics|metric|self|scores|results|stats|logs|item|at") >= 0;
+        if (!up && !down && !plain && length > 0) {
             return 0;
         }
+        high += up;
+        low += down;
         name += *name != '\0';
     }
     return high > 0 && low == 0 ? 1 : low > 0 && high == 0 ? -1 : 0;
@@ -105,58 +76,63 @@ static bool is_turned_round(const ls_event *event)
 
 static const struct {
     const char *rule, *kind;
-    tell *tell;
-    const char *what; /* where nothing tells */
+    const char *what; /* with members of the event in braces */
     const char *cause, *advice;
     bool may_be_meant; /* WEAK, then */
 } kinds[] = {
-    {"gradient.loss", "target_0_ahead", NULL,
+    {"gradient.loss", "target_0_ahead",
      "the target of a cross entropy is the model's own input, token by token",
      "the targets are not shifted: the model learns to hand on the token that it sees",
      "the target of place i is the token at i + 1", true},
-    {"gradient.loss", "target_2_ahead", NULL,
+    {"gradient.loss", "target_2_ahead",
      "the target of a cross entropy is the token two places ahead of the model's input",
      "the targets are shifted twice, by the script and by the model or its loss",
      "shift them once: hand the model labels as they are, or compute the loss yourself"},
-    {"gradient.loss", "labels_of_padding", describe_padding, NULL,
+    {"gradient.loss", "labels_of_padding",
+     "of {count} labels where the attention mask is 0, none is -100: they are trained on",
      "labels are a copy of the padded input: the model is trained to predict padding",
      "set the labels to -100 where the attention mask is 0"},
-    {"gradient.loss", "kl_of_probabilities", NULL,
+    {"gradient.loss", "kl_of_probabilities",
      "kl_div is given probabilities where it takes their logarithms",
      "softmax in place of log_softmax for the first argument of kl_div",
      "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")"},
-    {"gradient.loss", "kl_of_scores", NULL,
+    {"gradient.loss", "kl_of_scores",
      "kl_div is given scores where it takes logarithms of probabilities",
      "no log_softmax of the first argument of kl_div",
      "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")", true},
-    {"gradient.loss", "kl_to_logarithms", NULL,
+    {"gradient.loss", "kl_to_logarithms",
      "kl_div is given a target with negative values, and log_target is not set",
      "logarithms, or scores, as the target of kl_div: terms below 0 count as 0",
      "softmax of the target, or log_target=True"},
-    {"validation.mode", "dropout_in_eval", NULL,
+    {"validation.mode", "dropout_in_eval",
      "a dropout is on while the model is in eval mode and autograd is off",
      "functional dropout whose training argument is left out, or True: eval() does not reach it",
      "F.dropout(x, p, training=self.training), or nn.Dropout"},
-    {"optimizer.covered", "frozen_by_name", describe_frozen, NULL,
+    {"optimizer.covered", "frozen_by_name",
+     "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",
      "module.requires_grad_(False), or p.requires_grad = False for each of its parameters"},
-    {"evaluation.best", "score", describe_score, NULL,
+    {"evaluation.best", "score", "{what} takes the {mode} \"{by}\" for the best",
      "the mode is the wrong way round for this score: what is kept or waited for is the worst",
      "mode=\"max\" for accuracies and the like, \"min\" for losses and errors"},
-    {"data.covered", "weights_of_classes", describe_weights, NULL,
+    {"data.covered", "weights_of_classes",
+     "a WeightedRandomSampler has {weights} weights for {samples} samples: it draws the first "
+     "{weights} only",
      "the sampler is given a weight for each class in place of one for each sample",
      "weights[targets], as many as there are samples"},
-    {"data.once", "transform_replaced", NULL,
+    {"data.once", "transform_replaced",
      "the training's part of a data set draws nothing: the transform of the data set was set for "
      "the part that is held out, too",
      "both parts share one data set: a transform that is set for the validation's replaces the "
      "training's",
      "a data set of its own for each part, with the same indices"},
-    {"validation.alike", "normalized_apart", describe_normalized, NULL,
+    {"validation.alike", "normalized_apart",
+     "two data sets of one kind are normalized by {one} ({other_at}) and by {other} ({at})",
      "training and validation normalize differently: the score is of inputs that the model has "
      "not seen",
      "the same Normalize in both", true},
-    {"validation.alike", "classes_apart", describe_classes, NULL,
+    {"validation.alike", "classes_apart",
+     "class \"{name}\" is number {one} in one data set and {other} in the other",
      "the folders of training and validation hold different classes, which are numbered apart",
      "hand the training's class_to_idx to both, or add the missing folders", true},
 };
@@ -243,13 +219,10 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
         if (event == NULL) {
             continue;
         }
-        char text[400] = "";
-        if (kinds[i].tell != NULL) {
-            kinds[i].tell(event, text, sizeof text);
-        }
+        char text[400];
+        describe(kinds[i].what, event, text, sizeof text);
         ls_finding_set(out, kinds[i].may_be_meant ? LS_WEAK : LS_FAIL, ls_event_text(event, at, ""),
-                       kinds[i].cause, kinds[i].advice, "rank %d: %s", rank - 1,
-                       kinds[i].tell != NULL ? text : kinds[i].what);
+                       kinds[i].cause, kinds[i].advice, "rank %d: %s", rank - 1, text);
         return;
     }
 }
@@ -267,8 +240,6 @@ void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding
 }
 
 /* ---- gradient.loss --------------------------------------------------------------------------- */
-
-/* Whether the loss is given what it is made for, as the end of its graph shows. */
 
 static const struct {
     const char *given, *what, *cause, *advice;

@@ -26,8 +26,8 @@ static bool is_compared(const ls_observe_trace *trace, const ls_call *call)
 static bool same_collective(const ls_call *a, const ls_call *b)
 {
     const char *op = ls_calls_text(a, op);
-    bool sized = strcmp(op, "all_reduce") == 0 || strcmp(op, "broadcast") == 0 ||
-                 strcmp(op, "reduce") == 0; /* all ranks give as many elements */
+    bool sized = ls_text_choice(op, "all_reduce|broadcast|reduce") >=
+                 0; /* all ranks give as many elements */
     return strcmp(op, ls_calls_text(b, op)) == 0 &&
            strcmp(ls_calls_text(a, reduce), ls_calls_text(b, reduce)) == 0 &&
            ls_event_int(a->json, root, -1) == ls_event_int(b->json, root, -1) &&

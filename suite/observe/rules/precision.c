@@ -30,7 +30,7 @@ typedef struct precision {
 
 static bool is_half(const char *type)
 {
-    return strcmp(type, "f16") == 0 || strcmp(type, "bf16") == 0;
+    return ls_text_choice(type, "f16|bf16") >= 0;
 }
 
 /* Autocast that forward opens itself is seen in detailed steps only: elsewhere none is no news. */

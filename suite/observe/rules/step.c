@@ -294,7 +294,7 @@ static void judge_task(const task *w, int rank, int64_t step, tally *t)
 
 static bool is_known(const char *rule)
 {
-    return strcmp(rule, "sgd") == 0 || strcmp(rule, "adam") == 0 || strcmp(rule, "adamw") == 0;
+    return ls_text_choice(rule, "sgd|adam|adamw") >= 0;
 }
 
 /* A setting of a group: as the step's call says where it changed, else as the optimizer's event. */
