@@ -301,12 +301,11 @@ static void check_noop(const ls_observe_trace *trace, const ls_samples *samples,
                 ++*compared;
                 /* both were unscaled, which rounds once */
                 if (!(fabs(local.v[e] - grad.v[e]) <= 0x1p-22 * fabs(local.v[e]))) {
-                    ls_verdict_fail(
-                        &out->verdict,
-                        "step %lld, rank %d: %s element %lld is %.9g and was %.9g before "
-                        "the hook noop",
-                        (long long)samples->number, k, name, (long long)e, grad.v[e], local.v[e]);
-                    ls_verdict_cause(&out->verdict, "the hook noop reduces gradients");
+                    ls_finding_set(out, LS_FAIL, "", "the hook noop reduces gradients", NULL,
+                                   "step %lld, rank %d: %s element %lld is %.9g and was %.9g "
+                                   "before the hook noop",
+                                   (long long)samples->number, k, name, (long long)e, grad.v[e],
+                                   local.v[e]);
                     break;
                 }
             }

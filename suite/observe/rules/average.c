@@ -139,17 +139,15 @@ static void judge_course(const course *c, ls_observe_finding *out)
 
 static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 {
-    ls_verdict_fail(
-        &out->verdict,
-        "a copy of the model is validated whose weights have moved since the last time, "
-        "while the statistics of its %d norms that were looked at have not, and the "
-        "model's have",
+    ls_finding_set(
+        out, LS_FAIL, stale->at,
+        "the average takes parameters() only: running statistics are buffers, and eval mode "
+        "normalizes by those of the start",
+        "average or copy the buffers, too (state_dict(), use_buffers=True), or call update_bn() "
+        "before",
+        "a copy of the model is validated whose weights have moved since the last time, while the "
+        "statistics of its %d norms that were looked at have not, and the model's have",
         ls_event_int(stale->json, norms, 0));
-    ls_finding_explain(out, stale->at,
-                       "the average takes parameters() only: running statistics are buffers, and "
-                       "eval mode normalizes by those of the start",
-                       "average or copy the buffers, too (state_dict(), use_buffers=True), or call "
-                       "update_bn() before");
 }
 
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -157,14 +157,12 @@ static void judge_reference(const ls_observe_rank *rank, int number, const ls_ev
     if (made <= 0 || step - made < (optimizers > 1 ? optimizers : 1)) {
         return;
     }
-    ls_verdict_fail(
-        &out->verdict,
-        "rank %d, step %lld: %.80s holds the weights of this step, and state_dict() was "
-        "called for it after step %lld",
-        number, (long long)step, ls_event_text(save, path, ""), (long long)made);
-    ls_finding_explain(out, ls_event_text(save, made_at, ""),
-                       "state_dict() does not copy: weights that were to be kept are trained on",
-                       "keep a copy: copy.deepcopy(model.state_dict()), or write the file there");
+    ls_finding_set(out, LS_FAIL, ls_event_text(save, made_at, ""),
+                   "state_dict() does not copy: weights that were to be kept are trained on",
+                   "keep a copy: copy.deepcopy(model.state_dict()), or write the file there",
+                   "rank %d, step %lld: %.80s holds the weights of this step, and state_dict() was "
+                   "called for it after step %lld",
+                   number, (long long)step, ls_event_text(save, path, ""), (long long)made);
 }
 
 /* Names that are missing in every file of the checkpoint. */
@@ -202,14 +200,12 @@ static void judge_missing(const ls_observe_trace *trace, int number, const ls_ev
     if (missing.count == 0) {
         return;
     }
-    ls_verdict_fail(
-        &out->verdict,
-        "rank %d, step %lld: %.80s holds an optimizer, but not %d of the parameters that "
-        "it trains: %s",
-        number, (long long)step, ls_event_text(save, path, ""), missing.count,
-        ls_job_names_text(&missing));
-    ls_finding_explain(out, ls_event_text(save, at, ""), "only a part of the model was saved",
-                       "save the state_dict of every model that is trained");
+    ls_finding_set(out, LS_FAIL, ls_event_text(save, at, ""), "only a part of the model was saved",
+                   "save the state_dict of every model that is trained",
+                   "rank %d, step %lld: %.80s holds an optimizer, but not %d of the parameters "
+                   "that it trains: %s",
+                   number, (long long)step, ls_event_text(save, path, ""), missing.count,
+                   ls_job_names_text(&missing));
 }
 
 /* All ranks run on one machine: a path is one file. */

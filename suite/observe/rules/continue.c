@@ -74,12 +74,11 @@ static void compare_state(const ls_observe_trace *trace, const hand_over *h, int
         }
         ++*compared;
         if (strcmp(had, has) != 0) {
-            ls_verdict_fail(
-                &out->verdict, "rank %d goes on after step %lld with other %s than were saved",
-                h->rank, (long long)ls_event_integer(h->restore, step, 0), parts[i].words);
+            ls_finding_set(out, LS_FAIL, ls_event_text(h->restore, at, ""), NULL,
+                           "save and restore them with the parameters",
+                           "rank %d goes on after step %lld with other %s than were saved", h->rank,
+                           (long long)ls_event_integer(h->restore, step, 0), parts[i].words);
             ls_verdict_cause(&out->verdict, "not saved, or not restored: %s", parts[i].words);
-            ls_finding_blame(out, ls_event_text(h->restore, at, ""),
-                             "save and restore them with the parameters");
             return;
         }
     }

@@ -343,14 +343,12 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
         if (plain && source && !may_share(trace, o->a, o->b)) {
             ls_finding_guess(out, &one);
         }
-        ls_verdict_set(
-            &out->verdict, LS_WEAK,
-            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: "
-            "whether each rank has a data set of its own, is not known",
+        ls_finding_set(
+            out, LS_WEAK, ls_job_data_place(p->event[0], built), NULL,
+            "if all ranks open the same data: DataLoader(..., sampler=DistributedSampler(dataset))",
+            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: whether "
+            "each rank has a data set of its own, is not known",
             number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
-        ls_finding_blame(out, ls_job_data_place(p->event[0], built),
-                         "if all ranks open the same data: DataLoader(..., "
-                         "sampler=DistributedSampler(dataset))");
     }
 }
 
@@ -398,17 +396,15 @@ static void judge_contents(int number, const pass *p, ls_observe_finding *out)
             if (of >= samples.value && y.count >= samples.value &&
                 y.repeated <= repeated.value * y.count && common > duplicates.value * of &&
                 common > p->ranks * p->batch) {
-                ls_verdict_fail(
-                    &out->verdict, "pass %d: %d of %d samples of rank %d are on rank %d, too%s",
-                    number, common, of, a, b, p->indexed ? ", under other indices" : "");
-                ls_finding_explain(
-                    out, ls_job_data_place(p->event[0], cut_at),
-                    p->indexed ? "the ranks' data sets are not in the same order: files are "
-                                 "listed, shuffled or split differently on each rank"
-                               : one_stream,
-                    p->indexed ? "build the data set alike on every rank: sort lists of files, and "
-                                 "seed what shuffles or splits them"
-                               : split_stream);
+                ls_finding_set(out, LS_FAIL, ls_job_data_place(p->event[0], cut_at),
+                               p->indexed ? "the ranks' data sets are not in the same order: files "
+                                            "are listed, shuffled or split differently on each rank"
+                                          : one_stream,
+                               p->indexed ? "build the data set alike on every rank: sort lists of "
+                                            "files, and seed what shuffles or splits them"
+                                          : split_stream,
+                               "pass %d: %d of %d samples of rank %d are on rank %d, too%s", number,
+                               common, of, a, b, p->indexed ? ", under other indices" : "");
             }
             ls_pass_contents_free(&y);
         }

@@ -326,16 +326,14 @@ void ls_rules_mode_sync_bn(const ls_observe_trace *trace, ls_observe_finding *ou
         return;
     }
     if (synced == 0 && local > 0) {
-        ls_verdict_fail(
-            &out->verdict,
-            "convert_sync_batchnorm converted %d modules, but the model that is trained "
-            "has %d BatchNorm modules and no SyncBatchNorm",
-            converted, local);
-        ls_finding_explain(
-            out, ls_event_text(call, at, ""),
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(call, at, ""),
             "another model was converted than the one that is trained, or after it was wrapped",
             "model = SyncBatchNorm.convert_sync_batchnorm(model) before "
-            "DistributedDataParallel(model)");
+            "DistributedDataParallel(model)",
+            "convert_sync_batchnorm converted %d modules, but the model that is trained has %d "
+            "BatchNorm modules and no SyncBatchNorm",
+            converted, local);
     }
     ls_verdict_pass(&out->verdict, synced + local,
                     "%d SyncBatchNorm modules in the model, %d others", synced, local);

@@ -199,18 +199,15 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
     const char *foreign_at = at;
     int foreign = count_foreign(&trace->rank[0], &foreign_at);
     if (c->lost.count > 0) {
-        ls_verdict_fail(&out->verdict,
-                        "%d trainable parameters get gradients and are in no group of "
-                        "an optimizer: %s%s",
-                        c->lost.count, ls_job_names_text(&c->lost),
-                        foreign > 0 ? "; its groups hold others, of no model" : "");
-        ls_verdict_cause(&out->verdict, foreign > 0 ? "the optimizer was made before these "
-                                                      "parameters were replaced"
-                                                    : "these were not given to the optimizer");
-        ls_finding_blame(out, at,
-                         foreign > 0 ? "make the optimizer after the model is complete"
-                                     : "give them to the optimizer, or freeze them with "
-                                       "requires_grad_(False)");
+        ls_finding_set(
+            out, LS_FAIL, at,
+            foreign > 0 ? "the optimizer was made before these parameters were replaced"
+                        : "these were not given to the optimizer",
+            foreign > 0 ? "make the optimizer after the model is complete"
+                        : "give them to the optimizer, or freeze them with requires_grad_(False)",
+            "%d trainable parameters get gradients and are in no group of an optimizer: %s%s",
+            c->lost.count, ls_job_names_text(&c->lost),
+            foreign > 0 ? "; its groups hold others, of no model" : "");
     } else if (foreign > 0 && trace->world > 1 && !ls_job_calls_collectives(trace) &&
                ls_job_sharded(trace) == NULL) {
         ls_finding_set(

@@ -189,14 +189,13 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
                        "no training forward was called under autocast and outputs are f32: whether "
                        "forward opens autocast itself could not be seen");
     } else if (distance < f32_products.value) {
-        ls_verdict_fail(&out->verdict,
-                        "a GradScaler is in use, but none of %d training forwards is under "
-                        "autocast, and gradients are those of f32 (%.1e from FP64)",
-                        p->forwards, distance);
+        ls_finding_set(out, LS_FAIL, p->plain->at,
+                       "autocast is missing around the forward, or is for another device type",
+                       "with torch.autocast(device_type): around the forward and the loss",
+                       "a GradScaler is in use, but none of %d training forwards is under "
+                       "autocast, and gradients are those of f32 (%.1e from FP64)",
+                       p->forwards, distance);
         ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
-        ls_finding_explain(out, p->plain->at,
-                           "autocast is missing around the forward, or is for another device type",
-                           "with torch.autocast(device_type): around the forward and the loss");
     } else {
         ls_verdict_pass(&out->verdict, tensors,
                         "gradients are %.1e from FP64, as half products make them: forward opens "
@@ -349,15 +348,14 @@ void ls_rules_precision_products(const ls_observe_trace *trace, ls_observe_findi
         return;
     }
     if (distance < f32_products.value) {
-        ls_verdict_fail(&out->verdict,
-                        "forwards are under autocast, but gradients are those of f32: %.1e from "
-                        "FP64 in the median over parameters",
-                        distance);
+        ls_finding_set(out, LS_FAIL, p.cast->at,
+                       "forward leaves autocast (enabled=False), or its inputs and weights are of "
+                       "a type that autocast does not cast",
+                       "let products run under autocast, with f32 weights",
+                       "forwards are under autocast, but gradients are those of f32: %.1e from "
+                       "FP64 in the median over parameters",
+                       distance);
         ls_verdict_measured(&out->verdict, distance, f32_products.value, "", f32_products.why);
-        ls_finding_explain(out, p.cast->at,
-                           "forward leaves autocast (enabled=False), or its inputs and weights are "
-                           "of a type that autocast does not cast",
-                           "let products run under autocast, with f32 weights");
     }
     ls_verdict_pass(&out->verdict, tensors,
                     "gradients are %.1e from FP64, as half products make them", distance);

@@ -334,18 +334,14 @@ static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out
             may_come_again(trace, k, now[0])) {
             continue;
         }
-        ls_verdict_fail(
-            &out->verdict,
-            "rank %d: the first %d batches are those with which the job that wrote "
-            "%.100s began",
-            k, same,
-            ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), path, ""));
-        ls_verdict_cause(&out->verdict,
-                         "the same seed at each start, and no random state of the file restored: "
-                         "a job that goes on draws what it has drawn before");
-        ls_finding_blame(
-            out, ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), at, ""),
-            "save and restore the random states, or seed by the count of steps");
+        ls_finding_set(
+            out, LS_FAIL,
+            ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), at, ""),
+            "the same seed at each start, and no random state of the file restored: a job that "
+            "goes on draws what it has drawn before",
+            "save and restore the random states, or seed by the count of steps",
+            "rank %d: the first %d batches are those with which the job that wrote %.100s began", k,
+            same, ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), path, ""));
         return;
     }
 }

@@ -163,16 +163,15 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
         }
         if (own == params && (step > 0 || loaded_before(rank, restore))) {
             ls_observe_finding one = {0};
-            ls_verdict_fail(&one.verdict,
-                            "rank %d, step %lld: load_state_dict is given the model's own %d "
-                            "parameters: it changes nothing",
-                            k, (long long)step, own);
-            ls_verdict_cause(&one.verdict,
-                             step > 0
-                                 ? "state_dict() does not copy: weights that were kept to come "
-                                   "back to are trained on"
-                                 : "no name of the file fits one of the model's, and the model's "
-                                   "own state_dict is loaded in its place");
+            ls_finding_set(&one, LS_FAIL, "",
+                           step > 0 ? "state_dict() does not copy: weights that were kept to come "
+                                      "back to are trained on"
+                                    : "no name of the file fits one of the model's, and the "
+                                      "model's own state_dict is loaded in its place",
+                           NULL,
+                           "rank %d, step %lld: load_state_dict is given the model's own %d "
+                           "parameters: it changes nothing",
+                           k, (long long)step, own);
             ls_finding_blame(
                 &one, at,
                 step > 0 ? "keep a copy: copy.deepcopy(model.state_dict())"
