@@ -209,7 +209,17 @@ $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 	$(call link,$(CC) $(BUNDLED))
 
 # Backends and engines, loaded at run time.
-$(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU_FILES)) $(BUILD)/libls_core.a
+# Loops that are compiled once more for each set of vector instructions.
+VARIED := $(if $(filter x86_64,$(shell uname -m)),kernels/cpu/loops.c kernels/cpu/multi/multi_variant.c)
+variants = $(foreach set,AVX2 AVX512,$(patsubst %,$(BUILD)/obj/%.$(set).o,$(1)))
+define variant_rule
+$(BUILD)/obj/%.c.$(1).o: %.c | needed
+	@mkdir -p $$(@D)
+	$$(call say,cc  $$< ($(1)))
+	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -DLS_VEC_$(1) -c $$< -o $$@
+endef
+$(foreach set,AVX2 AVX512,$(eval $(call variant_rule,$(set))))
+$(BUILD)/lib/ls_cpu.so: $(call objects,$(CPU_FILES)) $(call variants,$(VARIED)) $(BUILD)/libls_core.a
 	$(call link,$(CC) -shared -fopenmp $(BUNDLED_ENGINE),-ldnnl)
 # The audit's kernels as loops over one element after the other (reference/oracle/audit/launch.h).
 $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
@@ -282,10 +292,11 @@ endef
 $(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)))
 $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
-$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi/*.c))
+$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi/*.c)) \
+	$(call variants,$(filter %/multi_variant.c,$(VARIED)))
 $(BUILD)/unit/test_observe_nccl: | $(BUILD)/lib/ls_nccl_profiler.so
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)
-$(CPU_TESTS): $(call objects,$(CPU_FILES))
+$(CPU_TESTS): $(call objects,$(CPU_FILES)) $(call variants,$(VARIED))
 $(CPU_TESTS): UNIT_LIBS = -ldnnl
 $(BUILD)/unit/fuzz: $(call objects,$(call sources,suite/unit/fuzz)) $(LIBS)
 	$(call link,$(CC) -fopenmp,-ljpeg -lpng)

@@ -12,7 +12,6 @@
 #include "pack.h"
 #include "parallel.h"
 #include "wgrad.h"
-#include "wgrad_wide.h"
 
 typedef struct conv_pass {
     ls_dnn_product *product; /* NULL: the pass is not needed */
@@ -29,12 +28,12 @@ enum { UNFOLDED = LS_DNN_BACKWARD_WEIGHTS + 1, PASSES };
 
 struct ls_conv {
     ls_backend *backend;
-    ls_dnn_shape shape;           /* the layer's shape in the network */
-    ls_matrix_map map;            /* only if `matrix` */
-    bool matrix;                  /* runs as one matrix product over whole images */
-    bool own_weights;             /* wgrad.h computes the gradient of the weights */
-    bool own_wide_weights;        /* wgrad_wide.h does */
-    bool own_pack, own_wide_pack; /* pack.h writes the packed weights, in bf16 or f32 */
+    ls_dnn_shape shape;    /* the layer's shape in the network */
+    ls_matrix_map map;     /* only if `matrix` */
+    bool matrix;           /* runs as one matrix product over whole images */
+    bool own_weights;      /* wgrad.h computes the gradient of the weights */
+    bool own_wide_weights; /* wgrad_wide.h does */
+    bool own_pack;         /* pack.h writes the packed weights, all in bf16 or in f32 */
     int in_block, out_block;
     ls_dtype type;
     conv_pass pass[PASSES];
@@ -272,8 +271,7 @@ static ls_pack_weight pack_weight(const ls_conv *conv, const void *plain, ls_dty
                             .tap_between = conv->matrix ? conv->map.tap_between : NULL};
 }
 
-static bool can_pack(const ls_conv *conv,
-                     bool (*takes)(const ls_pack_weight *, const ls_dnn_layout *))
+static bool can_pack(const ls_conv *conv, bool wide)
 {
     ls_pack_weight weight = pack_weight(conv, NULL, LS_BF16);
     bool blocks = !conv->matrix || (conv->map.in_block % 16 == 0 && conv->map.out_block % 16 == 0);
@@ -281,8 +279,8 @@ static bool can_pack(const ls_conv *conv,
         return false;
     }
     bool data = conv->pass[LS_DNN_BACKWARD_DATA].product != NULL;
-    return takes(&weight, layout_of(conv, LS_DNN_FORWARD)) &&
-           (!data || takes(&weight, layout_of(conv, LS_DNN_BACKWARD_DATA)));
+    return ls_pack_takes(&weight, layout_of(conv, LS_DNN_FORWARD), wide) &&
+           (!data || ls_pack_takes(&weight, layout_of(conv, LS_DNN_BACKWARD_DATA), wide));
 }
 
 ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_shape *shape,
@@ -311,8 +309,7 @@ ls_status ls_conv_create(ls_backend *backend, const char *name, const ls_dnn_sha
         ls_conv_destroy(conv);
         return status;
     }
-    conv->own_pack = can_pack(conv, ls_pack_takes);
-    conv->own_wide_pack = can_pack(conv, ls_pack_wide_takes);
+    conv->own_pack = can_pack(conv, false) || can_pack(conv, true);
     for (int which = 0; which < 2; which++) {
         if (conv->pass[which].product != NULL) {
             conv->packed_offset[which] =
@@ -532,7 +529,7 @@ static void operand_store(const ls_conv *conv, const operand *o, void *data)
 static void pack_directly(ls_conv *conv, const ls_tensor *weight)
 {
     ls_pack_weight plain = pack_weight(conv, weight->data, weight->dtype);
-    ls_pack_target target[2] = {{0}};
+    ls_pack_target target[2] = {{layout_of(conv, LS_DNN_FORWARD), NULL}};
     for (int which = 0; which < 2; which++) {
         const conv_pass *pass = &conv->pass[which];
         bool shared = which == LS_DNN_BACKWARD_DATA && shares_weight(conv);
@@ -542,7 +539,7 @@ static void pack_directly(ls_conv *conv, const ls_tensor *weight)
             target[which] = (ls_pack_target){layout_of(conv, (ls_dnn_pass)which), pass->packed};
         }
     }
-    (conv->own_pack ? ls_pack_run : ls_pack_wide_run)(&plain, target, conv->backend->threads);
+    ls_pack_run(&plain, target, conv->backend->threads);
 }
 
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
@@ -550,7 +547,7 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
     ls_arena used = {0};
     int64_t count = weight_count(conv);
     LS_ASSERT(weight->count == count);
-    if ((conv->own_pack || conv->own_wide_pack) && !LS_PLANT(tf32_products, false, true)) {
+    if (conv->own_pack && !LS_PLANT(tf32_products, false, true)) {
         pack_directly(conv, weight);
         return LS_OK;
     }
@@ -844,7 +841,7 @@ ls_status ls_conv_benchmark(ls_conv *conv)
     size_t plain = ls_arena_reserve(&all, (size_t)weight_count(conv) * sizeof(float));
     size_t scratch = ls_arena_reserve(&all, scratch_bytes);
     void *memory = NULL;
-    LS_TRY(ls_memory_take((int64_t)all.bytes, "timing the gradients of weights", &memory));
+    LS_TRY(ls_cpu_memory_take((int64_t)all.bytes, "timing the gradients of weights", &memory));
     all.base = memory;
     memset(memory, 0x3c, all.bytes); /* values near 0.01 or 1; zeroed memory may be one page */
     ls_tensor grad = {ls_arena_at(&all, plain), LS_F32, weight_count(conv)};
@@ -857,6 +854,6 @@ ls_status ls_conv_benchmark(ls_conv *conv)
     }
     conv->unfolds = ms[1] < ms[0];
     conv->scratch = NULL;
-    ls_memory_give(memory);
+    ls_cpu_memory_give(memory);
     return status;
 }

@@ -1,10 +1,13 @@
 /* The CPU backend's table. Work executes at once: streams and events hold nothing, and waits return
  * immediately. */
+#include <errno.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
 #include "kernels/core/log.h"
 #include "kernels/entries.h"
@@ -44,10 +47,69 @@ static void choose_loops(ls_backend *backend)
 #endif
 }
 
+/* Whether a processor's units for a half type are worth using: VDPBF16PS multiplies twice as many
+ * values per instruction as an f32 FMA, but some processors issue it at a quarter of the FMA's rate
+ * (Golden Cove and its successors, where AMX is meant for such products). The result of bf16_rate:
+ * instructions per second of one core relative to FMAs of f32, each from registers; measured in
+ * 0.1 ms. Only on a processor with AVX512-BF16. */
+#if defined(__x86_64__)
+enum { ROUNDS = 16, LOOPS = 400 };
+
+/* 14 independent sums of zeros, beyond the latency of either instruction. */
+#define LS_FOURTEEN(i)                                                                           \
+    i "%%zmm0\n" i "%%zmm1\n" i "%%zmm2\n" i "%%zmm3\n" i "%%zmm4\n" i "%%zmm5\n" i "%%zmm6\n" i \
+      "%%zmm7\n" i "%%zmm8\n" i "%%zmm9\n" i "%%zmm10\n" i "%%zmm11\n" i "%%zmm12\n" i "%%zmm13\n"
+#define LS_TIMED(function, instruction)                                                         \
+    __attribute__((target("avx512f,avx512bf16"))) static int64_t function(void)                 \
+    {                                                                                           \
+        int64_t begin_ns = ls_clock_ns();                                                       \
+        int loops = LOOPS;                                                                      \
+        __asm__ volatile(                                                                       \
+            "vzeroall\n1:\n" LS_FOURTEEN(instruction " %%zmm14, %%zmm15, ") "decl %0\njnz 1b\n" \
+            : "+r"(loops)                                                                       \
+            :                                                                                   \
+            : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",     \
+              "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                    \
+        return ls_clock_ns() - begin_ns;                                                        \
+    }
+LS_TIMED(fma_ns, "vfmadd231ps")
+LS_TIMED(bf16_ns, "vdpbf16ps")
+
+/* The shortest of several rounds in turn: whatever else the core does makes one longer. */
+static double bf16_rate(void)
+{
+    int64_t fma = INT64_MAX, bf16 = INT64_MAX;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t ns = fma_ns();
+        fma = ns < fma ? ns : fma;
+        ns = bf16_ns();
+        bf16 = ns < bf16 ? ns : bf16;
+    }
+    return (double)fma / (double)bf16;
+}
+#else
+static double bf16_rate(void)
+{
+    return 0;
+}
+#endif
+
+/* oneDNN's code for AVX512-FP16 is not faster than f32. */
+static bool half_pays(ls_dtype type)
+{
+    const char *units = ls_dnn_half_units(type);
+    if (units == NULL || strcmp(units, "AVX512-FP16") == 0) {
+        return false; /* oneDNN widens fp16 there and multiplies in f32 */
+    }
+    /* Processors have rates of 1, 1/2 or 1/4. At 1/2 products take as long as in f32, and operands
+     * are not converted; the limit lies between, so that noise does not decide. */
+    return strcmp(units, "AVX512-BF16") != 0 || bf16_rate() > 0.37;
+}
+
 static bool uses_units(const ls_backend_options *options, ls_dtype type)
 {
     return !options->emulate_half && ls_dnn_half_units(type) != NULL &&
-           (options->native_half || ls_dnn_half_pays(type));
+           (options->native_half || half_pays(type));
 }
 
 static const char *units_in_use(const ls_backend *backend, ls_dtype type)
@@ -183,17 +245,62 @@ static bool cpu_supports(ls_backend *backend, const ls_network *network,
 
 /* ---- memory, streams, events ----------------------------------------------------------------- */
 
+/* Host memory on 2 MiB pages if the system has them: a training step walks through hundreds of
+ * megabytes, and with 4 KiB pages part of its time is spent on address translation. Each block is
+ * its own mapping, with its length in the 64 bytes before it. */
+enum { HEADER = 64, HUGE_PAGE = 2 << 20 };
+
+typedef struct header {
+    void *mapping;
+    size_t length;
+} header;
+
+ls_status ls_cpu_memory_take(int64_t bytes, const char *purpose, void **out)
+{
+    size_t length = (size_t)bytes + HEADER;
+    bool huge = length >= 2 * (size_t)HUGE_PAGE;
+    size_t slack = huge ? HUGE_PAGE : 0;
+    char *mapping = bytes < 0 ? MAP_FAILED
+                              : mmap(NULL, length + slack, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) {
+        return ls_log_fail(LS_ERR_INFRA, "no memory for %s: %lld bytes: %s", purpose,
+                           (long long)bytes, bytes < 0 ? "negative" : strerror(errno));
+    }
+    char *start = mapping;
+    if (huge) {
+        /* The payload's pages, not the header, should start a huge page; madvise may fail, because
+         * small pages work too. */
+        uintptr_t aligned = ((uintptr_t)mapping + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        start = mapping + (aligned - (uintptr_t)mapping);
+        (void)madvise(start, length, MADV_HUGEPAGE);
+    }
+    header h = {mapping, length + slack};
+    memcpy(start, &h, sizeof h);
+    *out = start + HEADER;
+    return LS_OK;
+}
+
+void ls_cpu_memory_give(void *memory)
+{
+    if (memory != NULL) {
+        header h;
+        memcpy(&h, (char *)memory - HEADER, sizeof h);
+        munmap(h.mapping, h.length);
+    }
+}
+
 static ls_status cpu_memory_alloc(ls_backend *backend, int64_t bytes, const char *purpose,
                                   void **out)
 {
     (void)backend;
-    return ls_memory_take(bytes, purpose, out);
+    return ls_cpu_memory_take(bytes, purpose, out);
 }
 
 static void cpu_memory_free(ls_backend *backend, void *memory)
 {
     (void)backend;
-    ls_memory_give(memory);
+    ls_cpu_memory_give(memory);
 }
 
 static ls_status cpu_copy(ls_backend *backend, ls_stream *stream, void *to, const void *from,

@@ -120,7 +120,7 @@ static ls_status make_values(measuring *m)
         m->target[i] = i % m->network->num_classes;
     }
     void *memory = NULL;
-    LS_TRY(ls_memory_take((int64_t)place(m, NULL), "values", &memory));
+    LS_TRY(ls_cpu_memory_take((int64_t)place(m, NULL), "values", &memory));
     m->memory = memory;
     (void)place(m, m->memory);
     return write_values(m);
@@ -370,7 +370,7 @@ static void release(measuring *m)
     if (m->stream != NULL) {
         m->api->stream_destroy(m->stream);
     }
-    ls_memory_give(m->memory);
+    ls_cpu_memory_give(m->memory);
     void *lists[] = {m->param, m->grad,   m->buffer, m->master,  m->unscaled, m->moment,
                      m->input, m->target, m->pass,   m->traffic, m->ms};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {

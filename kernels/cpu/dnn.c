@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "units.h"
 
 #define LS_DNNL(call)                                                                      \
     do {                                                                                   \
@@ -331,17 +330,6 @@ static const char *processor_units(ls_dtype type)
     (void)type;
     return NULL;
 #endif
-}
-
-bool ls_dnn_half_pays(ls_dtype type)
-{
-    const char *units = ls_dnn_half_units(type);
-    if (units == NULL || strcmp(units, "AVX512-FP16") == 0) {
-        return false; /* oneDNN widens fp16 there and multiplies in f32 */
-    }
-    /* Processors have rates of 1, 1/2 or 1/4. At 1/2 products take as long as in f32, and operands
-     * are not converted; the limit lies between, so that noise does not decide. */
-    return strcmp(units, "AVX512-BF16") != 0 || ls_units_bf16_rate() > 0.37;
 }
 
 void ls_dnn_half_products(ls_dtype type, bool asked, const char *native, char *text, size_t bytes)

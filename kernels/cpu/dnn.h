@@ -78,9 +78,6 @@ int ls_dnn_block(void);
 /* The processor's units for products of this type, as oneDNN uses them: "AMX", "AVX512-BF16"; NULL:
  * none, or f32. ONEDNN_MAX_CPU_ISA can hide them. */
 const char *ls_dnn_half_units(ls_dtype type);
-/* Whether the units that ls_dnn_half_units names are faster than f32, which is measured for
- * AVX512-BF16; oneDNN's code for AVX512-FP16 is not. */
-bool ls_dnn_half_pays(ls_dtype type);
 /* "bf16 on AMX", or why products of this half type run in f32: "bf16 emulated: this CPU has neither
  * AMX nor AVX512-BF16". asked: f32 was asked for; native: the units in use, or NULL. */
 void ls_dnn_half_products(ls_dtype type, bool asked, const char *native, char *text, size_t bytes);

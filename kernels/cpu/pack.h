@@ -24,13 +24,12 @@ typedef struct ls_pack_weight {
     const int8_t *tap_between;
 } ls_pack_weight;
 
-/* Whether a weight can be packed here: whole blocks of 16 channels, 1 or 9 taps, known orders. */
-bool ls_pack_takes(const ls_pack_weight *weight, const ls_dnn_layout *layout);
-/* On a processor with AVX-512. The values are those of bf16 rounded to nearest even. */
+/* Whether a weight can be packed here, for layouts of f32 (wide) or of bf16: whole blocks of 16
+ * channels, 1 or 9 taps, known orders. */
+bool ls_pack_takes(const ls_pack_weight *weight, const ls_dnn_layout *layout, bool wide);
+/* On a processor with AVX-512, into layouts of one kind; the first is there also where it is not
+ * written. Values of bf16 are rounded to nearest even. */
 void ls_pack_run(const ls_pack_weight *weight, const ls_pack_target target[2], int threads);
-/* The same for layouts of f32. */
-bool ls_pack_wide_takes(const ls_pack_weight *weight, const ls_dnn_layout *layout);
-void ls_pack_wide_run(const ls_pack_weight *weight, const ls_pack_target target[2], int threads);
 
 typedef void ls_pack_store_fn(void *to, int64_t step, const void *vectors);
 

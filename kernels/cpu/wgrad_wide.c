@@ -1,4 +1,4 @@
-#include "wgrad_wide.h"
+#include "wgrad.h"
 
 enum { LANES = 16, KERNEL = 3, TAPS = KERNEL * KERNEL };
 /* of a 1x1: input channels of a row of registers, and the most of both sides that a thread sums at

@@ -1,4 +1,4 @@
-/* The loops that each vector variant implements (multi_plain.c, multi_avx2.c, multi_avx512.c). */
+/* The loops that each vector variant implements (multi_variant.c). */
 #ifndef LS_CPU_MULTI_VARIANT_H
 #define LS_CPU_MULTI_VARIANT_H
 

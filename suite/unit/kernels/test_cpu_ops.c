@@ -64,7 +64,7 @@ static const product_case products[] = {
     {5, 48, 3, 3, 32, 3, 1, 1},
     {3, 48, 2, 2, 64, 1, 1, 0},
     {3, 80, 1, 2, 64, 3, 1, 1},
-    /* several tiles, units and parts of wgrad_wide.h */
+    /* several tiles, units and parts of wgrad_wide.c */
     {9, 64, 6, 6, 272, 1, 1, 0},
     {9, 320, 6, 6, 16, 1, 1, 0},
     {5, 64, 8, 8, 48, 1, 1, 0},
@@ -484,11 +484,10 @@ static void packs_as_oneDNN(int row, const ls_dnn_layout *l, const ls_pack_weigh
     static _Alignas(64) float wanted[WEIGHTS], packed[WEIGHTS];
     ls_dnn_shape s = weight_shape(row);
     ls_dtype type = weight_layouts[row].type;
-    bool half = type == LS_BF16;
     ls_pack_target target[2] = {{l, packed}, {l, NULL}};
     memset(packed, 0, sizeof packed);
-    ck_assert((half ? ls_pack_takes : ls_pack_wide_takes)(w, l));
-    (half ? ls_pack_run : ls_pack_wide_run)(w, target, 2);
+    ck_assert(ls_pack_takes(w, l, type != LS_BF16) && !ls_pack_takes(w, l, type == LS_BF16));
+    ls_pack_run(w, target, 2);
     reorder(&s, type, weight_layouts[row].tag, plain, wanted);
     ck_assert_mem_eq(packed, wanted,
                      (size_t)(ROW * COLUMN * s.kernel * s.kernel) * ls_dtype_bytes(type));

@@ -1,9 +1,21 @@
-/* The loops of one vector variant. Included by multi_plain.c, multi_avx2.c and multi_avx512.c; the
- * last two first choose their instructions by `#pragma GCC target` and name their table in
- * LS_MULTI_TABLE.
+/* The loops of one vector variant, compiled by the Makefile with the instructions that every
+ * machine of this architecture has, and with LS_VEC_AVX2 and LS_VEC_AVX512.
  *
  * Half tensors go through an f32 scratch block that stays in the first-level cache: load a block,
  * run the f32 body, store the block. f32 tensors are processed in place. */
+
+#if defined(LS_VEC_AVX512)
+#pragma GCC target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#define TABLE ls_multi_avx512
+#define TABLE_NAME "AVX-512"
+#elif defined(LS_VEC_AVX2)
+#pragma GCC target("avx2,f16c")
+#define TABLE ls_multi_avx2
+#define TABLE_NAME "AVX2"
+#else
+#define TABLE ls_multi_plain
+#define TABLE_NAME "plain"
+#endif
 
 #include <stddef.h>
 #include <string.h>
@@ -13,11 +25,6 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
-#endif
-
-#ifndef LS_MULTI_TABLE
-#define LS_MULTI_TABLE ls_multi_plain
-#define LS_MULTI_NAME "plain"
 #endif
 
 enum { BLOCK = 512 }; /* elements; five f32 scratches of it are 10 KiB */
@@ -447,8 +454,8 @@ static bool pass_of(const ls_multi_pass *pass, int64_t offset, int64_t count)
     return bad != 0;
 }
 
-const ls_multi_variant LS_MULTI_TABLE = {
-    .name = LS_MULTI_NAME,
+const ls_multi_variant TABLE = {
+    .name = TABLE_NAME,
     .convert = convert,
     .accumulate = accumulate,
     .unscale = unscale,

@@ -1,5 +1,18 @@
-/* The loops of loops.h: each loops_*.c compiles this file for its instruction set, and this file
- * includes loops_typed.inc once per storage type. */
+/* The loops of loops.h. The Makefile compiles this file in plain C, for any processor, and with
+ * LS_VEC_AVX2 and LS_VEC_AVX512; it includes loops_typed.inc once per storage type. */
+#pragma GCC optimize("O3")
+#if defined(LS_VEC_AVX512) /* F, BW, DQ, VL: every processor since Skylake-SP that has AVX-512 */
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#define TABLE ls_loops_avx512
+#define TABLE_NAME "AVX-512"
+#elif defined(LS_VEC_AVX2)
+#pragma GCC target("avx2,fma,f16c")
+#define TABLE ls_loops_avx2
+#define TABLE_NAME "AVX2"
+#else
+#define TABLE ls_loops_plain
+#define TABLE_NAME "plain C"
+#endif
 #include <math.h>
 
 #include "kernels/core/log.h"
@@ -115,8 +128,8 @@ TYPED(pool_back,
 TYPED(average, (ls_dtype type, const void *x, void *y, const ls_plane *plane), x, y, plane)
 TYPED(average_back, (ls_dtype type, const void *dy, void *dx, const ls_plane *plane), dy, dx, plane)
 
-const ls_loops LS_LOOPS_TABLE = {
-    .name = LS_VEC_NAME,
+const ls_loops TABLE = {
+    .name = TABLE_NAME,
     .lanes = LS_LANES,
     .widen = widen,
     .narrow = narrow,

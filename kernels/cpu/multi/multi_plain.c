@@ -1,2 +1,0 @@
-/* The multi-tensor loops with the instructions every machine of this architecture has. */
-#include "multi_variant.inc"
