@@ -228,7 +228,7 @@ $(BUILD)/obj/%.cu.cpu.o: %.cu | needed
 	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -DLS_AUDIT_CPU -O3 -fopenmp -ffp-contract=off -x c++ -c $< -o $@
 $(BUILD)/lib/ls_oracle_cpu.so: $(patsubst %,$(BUILD)/obj/%.cpu.o,$(AUDIT_KERNELS)) $(BUILD)/libls_core.a
 	$(call link,$(CXX) -shared -fopenmp $(BUNDLED_ENGINE))
-GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c comm.c self.c)
+GLOO_FILES := $(addprefix reference/comm/,gloo.cc gloo_reduce.c comm.c)
 $(BUILD)/lib/ls_gloo.so: $(call objects,$(GLOO_FILES)) $(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CXX) -shared $(BUNDLED_ENGINE),-lgloo)
 

@@ -356,7 +356,7 @@ static ls_status run_without(program *p, ls_comm_kind kind, const char *name)
     int world = p->peer.members.count;
     int absent = p->given.absent; /* its rank in the communicator; 0 if it is in another */
     bool here = p->world.rank != absent;
-    if (p->groups.count > 0 && ls_rank_groups_find(&p->groups, absent, &absent) != p->group) {
+    if (p->groups.count > 0 && ls_arguments_find_group(&p->groups, absent, &absent) != p->group) {
         absent = 0;
     }
     bool to_absent = kind == LS_COMM_RECV || kind == LS_COMM_SEND || kind == LS_COMM_BROADCAST ||
@@ -395,7 +395,7 @@ static ls_status try_without(program *p, ls_comm_kind kind)
     int unused;
     bool pair = kind == LS_COMM_SEND || kind == LS_COMM_RECV;
     bool other = p->groups.count > 0 &&
-                 ls_rank_groups_find(&p->groups, p->given.absent, &unused) != p->group;
+                 ls_arguments_find_group(&p->groups, p->given.absent, &unused) != p->group;
     LS_TEXT(name, 64, "without/%s", ls_comm_kind_name(kind));
     if (waits_only(p) || (pair && other)) {
         return ls_store_barrier(p->store, name, 10 * p->given.timeout_s + 10);
@@ -512,15 +512,15 @@ static ls_status choose_group(program *p)
                            LS_PATTERN_WORLD_MAX);
     }
     if (given->groups != NULL) {
-        LS_TRY(ls_rank_groups_read(given->groups, world, &p->groups));
+        LS_TRY(ls_arguments_read_groups(given->groups, world, &p->groups));
     } else if (given->group_size > 0) {
-        LS_TRY(ls_rank_groups_of_size(given->group_size, world, &p->groups));
+        LS_TRY(ls_arguments_groups_of_size(given->group_size, world, &p->groups));
     } else {
         p->peer.members = ls_pattern_all(world);
         p->peer.rank = p->world.rank;
         return LS_OK;
     }
-    p->group = ls_rank_groups_find(&p->groups, p->world.rank, &p->peer.rank);
+    p->group = ls_arguments_find_group(&p->groups, p->world.rank, &p->peer.rank);
     if (!waits_only(p)) {
         p->peer.members = p->groups.group[p->group];
     }
@@ -542,7 +542,7 @@ static ls_status check_absent(const program *p)
     if (p->groups.count == 0) {
         return LS_OK;
     }
-    int group = ls_rank_groups_find(&p->groups, absent, &unused);
+    int group = ls_arguments_find_group(&p->groups, absent, &unused);
     if (group < 0 || p->groups.group[group].count == 1) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--absent %d: it is %s; allowed: a rank of a group with others", absent,

@@ -153,8 +153,13 @@ ls_status ls_comm_check(const ls_comm_op *op, int world);
 /* comm_load.c: finds an engine by name; "self" is built in, the others are shared objects whose ABI
  * is checked. LS_ERR_USAGE for an unknown name. */
 ls_status ls_comm_load(const char *name, const ls_comm_api **out);
-/* self.c: the built-in engine of a world of one. */
-const ls_comm_api *ls_self_entry(void);
+/* The built-in engine of a world of one. */
+const ls_comm_api *ls_comm_load_self(void);
+
+/* gloo_reduce.c: to[i] = to[i] combined with from[i]. Any alignment; the two must not overlap. */
+void ls_gloo_reduce(ls_comm_redop redop, ls_dtype dtype, void *to, const void *from, int64_t count);
+/* to[i] *= factor, f32. */
+void ls_gloo_scale(void *to, float factor, int64_t count);
 
 #ifdef __cplusplus
 }

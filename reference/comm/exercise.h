@@ -62,11 +62,11 @@ typedef struct ls_rank_groups {
 /* "0,1;2,3": ranks of the world divided by commas, groups by semicolons. LS_ERR_USAGE, logged with
  * the text, for anything else, an empty group, a rank that the world does not have, and one that is
  * listed twice. */
-ls_status ls_rank_groups_read(const char *text, int world, ls_rank_groups *out);
+ls_status ls_arguments_read_groups(const char *text, int world, ls_rank_groups *out);
 /* Groups of `size` consecutive ranks. LS_ERR_USAGE, logged, unless `size` divides `world`. */
-ls_status ls_rank_groups_of_size(int size, int world, ls_rank_groups *out);
+ls_status ls_arguments_groups_of_size(int size, int world, ls_rank_groups *out);
 /* The group that `rank` of the world is in, and its rank there; -1: in none. */
-int ls_rank_groups_find(const ls_rank_groups *groups, int rank, int *rank_in_group);
+int ls_arguments_find_group(const ls_rank_groups *groups, int rank, int *rank_in_group);
 
 /* What each collective of lockstep-collectives was given and gave, for the rules of `lockstep
  * observe`: LS_RUN_DIR/sums.rank<k>.jsonl, in the form that the observer writes underneath NCCL

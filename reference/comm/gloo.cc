@@ -1,5 +1,5 @@
 /* The CPU engine: Gloo's TCP transport behind the contract of comm.h, plus shared memory for large
- * sums of ranks on one host (gloo_window.hh). One worker thread per communicator executes the
+ * sums of ranks on one host (gloo_mesh.hh). One worker thread per communicator executes the
  * operations in order of `begin`; it sleeps while it waits.
  *
  * Gloo provides contexts and tagged sends and receives on connections opened by the store's mesh
@@ -11,7 +11,6 @@
  * The tag of a transfer holds kind, size, operator and number of its operation: ranks that disagree
  * wait for each other until the deadline instead of receiving the wrong data. */
 #include "gloo_collectives.hh"
-#include "gloo_mesh.hh"
 
 #include <dlfcn.h>
 #include <pthread.h>

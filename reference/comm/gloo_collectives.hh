@@ -5,13 +5,184 @@
 #ifndef LS_GLOO_COLLECTIVES_HH
 #define LS_GLOO_COLLECTIVES_HH
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/unbound_buffer.h>
 
-#include "gloo_reduce.h"
-#include "gloo_window.hh"
+#include "comm.h"
+#include "gloo_mesh.hh"
+#include "kernels/core/clock.h"
 #include "kernels/core/plant.h"
+
+/* ---- a communicator, and its transfers ---------------------------------------------------------
+ */
+
+namespace ls_gloo
+{
+
+/* Thrown by a wait that the caller aborted or whose peer is gone. */
+struct Aborted {
+};
+
+/* One operation in progress. */
+struct Job {
+    ls_comm_handle *handle;
+    ls_event *after;
+    uint64_t tag;
+    bool done;
+    ls_status status;
+};
+
+} // namespace ls_gloo
+
+struct ls_comm {
+    int rank, world;
+    std::string name;
+    double timeout_s;
+    const ls_backend_api *backend_api;
+    std::shared_ptr<gloo::Context> context;
+    std::unique_ptr<ls_gloo::Neighbours> neighbours; /* NULL: large sums use TCP too */
+    std::thread worker;
+
+    std::mutex lock; /* guards the members below */
+    std::condition_variable to_worker, to_caller;
+    std::deque<ls_gloo::Job *> queue;
+    std::set<gloo::transport::UnboundBuffer *> live; /* buffers whose waits an abort must end */
+    bool closing = false, aborted = false;
+    std::vector<int> awaited; /* number of transfers the worker waits for, by rank */
+    std::string lost;         /* message about a lost rank that the worker waits for; "": none */
+    ls_status failed = LS_OK;
+    uint64_t number = 0, collective = 0;
+
+    /* The worker's own members. */
+    std::unique_ptr<gloo::transport::UnboundBuffer> probe; /* for probing the state of a pair */
+    char probed = 0;
+    std::vector<char> scratch;
+    int64_t deadline_ns = 0;
+    std::string waiting_for;
+};
+
+namespace ls_gloo
+{
+
+/* Before a wait for these ranks: throws if the operation was aborted or a rank is lost, and records
+ * the ranks for the callers. Returns the milliseconds left, 0 after the deadline. */
+inline int64_t begin_waiting(ls_comm *comm, const std::vector<int> &awaited)
+{
+    std::lock_guard<std::mutex> guard(comm->lock);
+    if (comm->aborted || !comm->lost.empty()) {
+        throw Aborted();
+    }
+    comm->awaited = awaited;
+    return std::max<int64_t>(0, (comm->deadline_ns - ls_clock_ns() + 999999) / 1000000);
+}
+
+inline void name_ranks(ls_comm *comm, const char *what, const std::vector<int> &count)
+{
+    std::string &text = comm->waiting_for;
+    text = what;
+    const char *separator = " ";
+    for (size_t rank = 0; rank < count.size(); rank++) {
+        if (count[rank] > 0) {
+            text += separator + std::to_string(rank);
+            separator = ", ";
+        }
+    }
+}
+
+/* Memory that transfers read or write; waits end at the operation's deadline or at an abort. */
+class Window
+{
+  public:
+    Window(ls_comm *comm, const void *memory, size_t bytes)
+        : comm_(comm),
+          buffer_(comm->context->createUnboundBuffer(const_cast<void *>(memory), bytes)),
+          owed_((size_t)comm->world, 0), unsent_((size_t)comm->world, 0)
+    {
+        std::lock_guard<std::mutex> guard(comm->lock);
+        comm->live.insert(buffer_.get());
+    }
+    ~Window()
+    {
+        std::lock_guard<std::mutex> guard(comm_->lock);
+        comm_->live.erase(buffer_.get());
+    }
+    Window(const Window &) = delete;
+    Window &operator=(const Window &) = delete;
+
+    /* No transfer for zero bytes; both ends know the size. */
+    void send(int to, uint64_t tag, size_t offset, size_t bytes)
+    {
+        if (bytes > 0) {
+            buffer_->send(to, tag, offset, bytes);
+            unsent_[(size_t)to]++;
+            sends_++;
+        }
+    }
+    void recv(int from, uint64_t tag, size_t offset, size_t bytes)
+    {
+        if (bytes > 0) {
+            buffer_->recv(from, tag, offset, bytes);
+            owed_[(size_t)from]++;
+            recvs_++;
+        }
+    }
+    /* Waits for the oldest posted receive (transfers of a pair end in order). */
+    void wait_recv()
+    {
+        wait_one(&gloo::transport::UnboundBuffer::waitRecv, "waiting for rank", owed_, recvs_);
+    }
+    void wait_send()
+    {
+        wait_one(&gloo::transport::UnboundBuffer::waitSend, "sending to rank", unsent_, sends_);
+    }
+    void wait_recvs()
+    {
+        while (recvs_ > 0) {
+            wait_recv();
+        }
+    }
+    void wait_sends(int left = 0)
+    {
+        while (sends_ > left) {
+            wait_send();
+        }
+    }
+
+  private:
+    using Wait = bool (gloo::transport::UnboundBuffer::*)(int *, std::chrono::milliseconds);
+    void wait_one(Wait wait, const char *what, std::vector<int> &awaited, int &left)
+    {
+        int rank = -1;
+        name_ranks(comm_, what, awaited);
+        int64_t rest_ms = std::max<int64_t>(1, begin_waiting(comm_, awaited));
+        if (!(buffer_.get()->*wait)(&rank, std::chrono::milliseconds(rest_ms))) {
+            throw Aborted();
+        }
+        awaited[(size_t)rank]--;
+        left--;
+    }
+    ls_comm *comm_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+    std::vector<int> owed_, unsent_; /* outstanding transfers, by rank */
+    int sends_ = 0, recvs_ = 0;
+};
+
+} // namespace ls_gloo
 
 namespace ls_gloo
 {
@@ -65,6 +236,13 @@ struct Cut {
     }
 };
 
+/* The segment of chunk rank - step - lag that a rank handles in a turn. */
+inline int64_t segment_of(const ls_comm *comm, const Cut &cut, int64_t turn, int lag)
+{
+    int64_t chunk = peer_of(comm, comm->rank - turn / cut.per_chunk - lag);
+    return chunk * cut.per_chunk + turn % cut.per_chunk;
+}
+
 /* to = to and from by the operation's operator */
 inline void combine(const ls_comm_op &op, char *to, const char *from, int64_t count)
 {
@@ -88,10 +266,7 @@ inline void ring_reduce_scatter(ls_comm *comm, const Job &job, const Cut &cut, c
     size_t half = (size_t)((cut.count + cut.segments - 1) / cut.segments) * cut.element_bytes;
     char *arrived = scratch_of(comm, 2 * half);
     Window out(comm, data, (size_t)cut.count * cut.element_bytes), in(comm, arrived, 2 * half);
-    auto segment_at = [&](int64_t turn, int lag) {
-        int64_t chunk = peer_of(comm, comm->rank - turn / cut.per_chunk - lag);
-        return chunk * cut.per_chunk + turn % cut.per_chunk;
-    };
+    auto segment_at = [&](int64_t turn, int lag) { return segment_of(comm, cut, turn, lag); };
     auto post_recv = [&](int64_t turn) {
         in.recv(left, job.tag, (size_t)(turn % 2) * half, cut.bytes(segment_at(turn, 2)));
     };
@@ -134,10 +309,7 @@ inline void ring_all_gather(ls_comm *comm, const Job &job, const Cut &cut, char 
     int64_t total = (comm->world - 1) * cut.per_chunk;
     size_t bytes = (size_t)cut.count * cut.element_bytes;
     Window out(comm, data, bytes), in(comm, data, bytes);
-    auto segment_at = [&](int64_t turn, int lag) {
-        int64_t chunk = peer_of(comm, comm->rank - turn / cut.per_chunk - lag);
-        return chunk * cut.per_chunk + turn % cut.per_chunk;
-    };
+    auto segment_at = [&](int64_t turn, int lag) { return segment_of(comm, cut, turn, lag); };
     for (int64_t turn = 0; turn < total; turn++) {
         int64_t segment = segment_at(turn, 1);
         in.recv(left, job.tag + 1, cut.offset(segment), cut.bytes(segment));
@@ -274,6 +446,38 @@ inline void take_input(const ls_comm_op &op, size_t bytes)
     }
 }
 
+/* The same for this rank's part of `buffer`, which it returns. */
+inline char *take_own(const ls_comm *comm, const ls_comm_op &op, size_t bytes)
+{
+    char *own = (char *)op.buffer + (size_t)comm->rank * bytes;
+    if (op.input != nullptr && op.input != own) {
+        memmove(own, op.input, bytes);
+    }
+    return own;
+}
+
+/* Moves each rank's part, of which place(rank) is offset and size in `window`, to the root, or from
+ * it. */
+template <typename Place>
+inline void move_parts(ls_comm *comm, int root, uint64_t tag, bool to_root, Window &window,
+                       Place place)
+{
+    for (int rank = 0; rank < comm->world; rank++) {
+        int peer = comm->rank == root ? rank : root;
+        if (rank == root || (comm->rank != root && comm->rank != rank)) {
+            continue;
+        }
+        std::pair<size_t, size_t> part = place(rank);
+        if (to_root == (comm->rank == root)) {
+            window.recv(peer, tag, part.first, part.second);
+        } else {
+            window.send(peer, tag, part.first, part.second);
+        }
+    }
+    window.wait_recvs();
+    window.wait_sends();
+}
+
 inline void direct_all_reduce(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
@@ -325,10 +529,7 @@ inline void broadcast(ls_comm *comm, const Job &job, size_t bytes)
 inline void all_gather(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
-    char *own = (char *)op.buffer + (size_t)comm->rank * bytes;
-    if (op.input != nullptr && op.input != own) {
-        memmove(own, op.input, bytes);
-    }
+    char *own = take_own(comm, op, bytes);
     Window in(comm, op.buffer, (size_t)comm->world * bytes), out(comm, own, bytes);
     exchange(comm, job, in, out, bytes, 0);
 }
@@ -351,61 +552,39 @@ inline void reduce(ls_comm *comm, const Job &job, size_t bytes)
     Cut cut(comm, op.count, ls_dtype_bytes(op.dtype));
     ring_reduce_scatter(comm, job, cut, (char *)op.buffer);
     Window whole(comm, op.buffer, bytes);
-    auto chunk = [&](int rank) { return cut.offset(rank * cut.per_chunk); };
-    if (comm->rank != op.root) {
-        whole.send(op.root, job.tag + 1, chunk(comm->rank),
-                   chunk(comm->rank + 1) - chunk(comm->rank));
-        whole.wait_sends();
-        return;
-    }
-    for (int rank = 0; rank < comm->world; rank++) {
-        if (rank != op.root) {
-            whole.recv(rank, job.tag + 1, chunk(rank), chunk(rank + 1) - chunk(rank));
-        }
-    }
-    whole.wait_recvs();
+    auto chunk = [&](int rank) {
+        size_t from = cut.offset(rank * cut.per_chunk);
+        return std::make_pair(from, cut.offset((rank + 1) * cut.per_chunk) - from);
+    };
+    move_parts(comm, op.root, job.tag + 1, true, whole, chunk);
 }
 
+/* The root's buffer or input holds the part of every rank, the others' only their own. */
 inline void gather(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
-    if (comm->rank != op.root) {
-        Window out(comm, op.input != nullptr ? op.input : op.buffer, bytes);
-        out.send(op.root, job.tag, 0, bytes);
-        out.wait_sends();
-        return;
+    bool root = comm->rank == op.root;
+    size_t parts = root ? (size_t)comm->world : 1;
+    if (root) {
+        take_own(comm, op, bytes);
     }
-    char *own = (char *)op.buffer + (size_t)comm->rank * bytes;
-    if (op.input != nullptr && op.input != own) {
-        memmove(own, op.input, bytes);
-    }
-    Window in(comm, op.buffer, (size_t)comm->world * bytes);
-    for (int rank = 0; rank < comm->world; rank++) {
-        if (rank != op.root) {
-            in.recv(rank, job.tag, (size_t)rank * bytes, bytes);
-        }
-    }
-    in.wait_recvs();
+    Window window(comm, root || op.input == nullptr ? op.buffer : op.input, parts * bytes);
+    move_parts(comm, op.root, job.tag, true, window,
+               [&](int rank) { return std::make_pair(root ? (size_t)rank * bytes : 0, bytes); });
 }
 
 inline void scatter(ls_comm *comm, const Job &job, size_t bytes)
 {
     const ls_comm_op &op = job.handle->op;
-    if (comm->rank != op.root) {
-        Window in(comm, op.buffer, bytes);
-        in.recv(op.root, job.tag, 0, bytes);
-        in.wait_recvs();
-        return;
-    }
+    bool root = comm->rank == op.root;
+    size_t parts = root ? (size_t)comm->world : 1;
     const char *input = (const char *)(op.input != nullptr ? op.input : op.buffer);
-    Window out(comm, input, (size_t)comm->world * bytes);
-    for (int rank = 0; rank < comm->world; rank++) {
-        if (rank != op.root) {
-            out.send(rank, job.tag, (size_t)rank * bytes, bytes);
-        }
+    Window window(comm, root ? input : op.buffer, parts * bytes);
+    move_parts(comm, op.root, job.tag, false, window,
+               [&](int rank) { return std::make_pair(root ? (size_t)rank * bytes : 0, bytes); });
+    if (root) {
+        memmove(op.buffer, input + (size_t)comm->rank * bytes, bytes);
     }
-    out.wait_sends();
-    memmove(op.buffer, input + (size_t)comm->rank * bytes, bytes);
 }
 
 inline void all_to_all(ls_comm *comm, const Job &job, size_t bytes)
@@ -420,7 +599,7 @@ inline void all_to_all(ls_comm *comm, const Job &job, size_t bytes)
 
 /* Dissemination barrier: after round k a rank knows that the 2^(k+1)-1 ranks before it have
  * entered. */
-inline void barrier(ls_comm *comm, const Job &job)
+inline void barrier(ls_comm *comm, const Job &job, size_t)
 {
     char token[2] = {1, 0};
     uint64_t tag = job.tag;
@@ -448,42 +627,21 @@ inline void point_to_point(ls_comm *comm, const Job &job, size_t bytes)
 
 inline void execute(ls_comm *comm, const Job &job)
 {
+    using Collective = void(ls_comm *, const Job &, size_t);
+    static Collective *const run[] = {/* in the order of ls_comm_kind */
+                                      all_reduce,     broadcast, all_gather, reduce_scatter,
+                                      reduce,         gather,    scatter,    point_to_point,
+                                      point_to_point, barrier,   all_to_all};
     const ls_comm_op &op = job.handle->op;
     size_t bytes = (size_t)op.count * ls_dtype_bytes(op.dtype);
-    if (op.kind == LS_COMM_BARRIER) {
-        barrier(comm, job);
-        return;
-    }
-    if (bytes == 0) {
+    if (op.kind != LS_COMM_BARRIER && bytes == 0) {
         return;
     }
     if (comm->world == 1) {
         take_input(op, bytes);
         return;
     }
-    switch (op.kind) {
-    case LS_COMM_ALL_REDUCE:
-        return all_reduce(comm, job, bytes);
-    case LS_COMM_BROADCAST:
-        return broadcast(comm, job, bytes);
-    case LS_COMM_ALL_GATHER:
-        return all_gather(comm, job, bytes);
-    case LS_COMM_REDUCE_SCATTER:
-        return reduce_scatter(comm, job, bytes);
-    case LS_COMM_REDUCE:
-        return reduce(comm, job, bytes);
-    case LS_COMM_GATHER:
-        return gather(comm, job, bytes);
-    case LS_COMM_SCATTER:
-        return scatter(comm, job, bytes);
-    case LS_COMM_ALL_TO_ALL:
-        return all_to_all(comm, job, bytes);
-    case LS_COMM_SEND:
-    case LS_COMM_RECV:
-        return point_to_point(comm, job, bytes);
-    case LS_COMM_BARRIER:
-        return;
-    }
+    run[op.kind](comm, job, bytes);
 }
 
 } // namespace ls_gloo

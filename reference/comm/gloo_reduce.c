@@ -1,4 +1,5 @@
-#include "gloo_reduce.h"
+/* to[i] = to[i] combined with from[i] for the Gloo engine, as comm.h defines the operators. */
+#include "comm.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,6 +38,11 @@ DEFINE_EXTREMES(double, larger_f64, smaller_f64)
 static inline float product_f32(float a, float b)
 {
     return a * b;
+}
+
+static inline float sum_f32(float a, float b)
+{
+    return LS_PLANT(half_sum_saturates, a + b, fmaxf(fminf(a + b, 65504.0f), -65504.0f));
 }
 
 /* ---- many values ----------------------------------------------------------------------------- */
@@ -78,65 +84,18 @@ DEFINE_LOOP(product_of_f32, float, product_f32(a, b))
 DEFINE_LOOP(product_of_f16, uint16_t, FP16(product_f32))
 DEFINE_LOOP(product_of_bf16, uint16_t, BF16(product_f32))
 DEFINE_LOOP(product_of_f64, double, (a) * (b))
-/* unsigned: a product that leaves the type wraps instead of being undefined */
+/* unsigned: what leaves the type wraps, as every engine's does, instead of being undefined */
 DEFINE_LOOP(product_of_i64, uint64_t, (a) * (b))
 DEFINE_LOOP(product_of_i32, uint32_t, (a) * (b))
 DEFINE_LOOP(product_of_u8, uint8_t, (a) * (b))
 
-typedef void loop(char *restrict to, const char *restrict from, int64_t count);
-
-#define TYPES(name)                                                                              \
-    {                                                                                            \
-        [LS_F32] = name##_f32, [LS_F16] = name##_f16, [LS_BF16] = name##_bf16,                   \
-        [LS_F64] = name##_f64, [LS_I64] = name##_i64, [LS_I32] = name##_i32, [LS_U8] = name##_u8 \
-    }
-
-void ls_gloo_reduce(ls_comm_redop redop, ls_dtype dtype, void *to, const void *from, int64_t count)
-{
-    static loop *const loops[][LS_U8 + 1] = {
-        [LS_COMM_MAX] = TYPES(max), [LS_COMM_MIN] = TYPES(min), [LS_COMM_PROD] = TYPES(product_of)};
-    if (redop == LS_COMM_SUM) {
-        ls_gloo_add(dtype, to, from, count);
-        return;
-    }
-    LS_ASSERT((size_t)redop < sizeof loops / sizeof *loops && dtype <= LS_U8);
-    loops[redop][dtype](to, from, count);
-}
-
-/* Elements are moved with memcpy: buffers may lie at any address, and compilers turn it into plain
- * loads. */
-#define DEFINE_ADD(name, type)                                                                     \
-    __attribute__((optimize("O3"))) static void name(char *restrict to, const char *restrict from, \
-                                                     int64_t count)                                \
-    {                                                                                              \
-        for (int64_t i = 0; i < count; i++) {                                                      \
-            type a, b;                                                                             \
-            memcpy(&a, to + i * (int64_t)sizeof a, sizeof a);                                      \
-            memcpy(&b, from + i * (int64_t)sizeof b, sizeof b);                                    \
-            a = (type)(a + b);                                                                     \
-            memcpy(to + i * (int64_t)sizeof a, &a, sizeof a);                                      \
-        }                                                                                          \
-    }
-
-DEFINE_ADD(add_f32, float)
-DEFINE_ADD(add_f64, double)
-/* unsigned: a sum that leaves the type wraps, as every engine's does, instead of being undefined */
-DEFINE_ADD(add_i64, uint64_t)
-DEFINE_ADD(add_i32, uint32_t)
-DEFINE_ADD(add_u8, uint8_t)
-
-static void add_half(char *to, const char *from, int64_t count, float (*widen)(uint16_t),
-                     uint16_t (*narrow)(float))
-{
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t a, b;
-        memcpy(&a, to + i * 2, sizeof a);
-        memcpy(&b, from + i * 2, sizeof b);
-        float sum = widen(a) + widen(b);
-        a = narrow(LS_PLANT(half_sum_saturates, sum, fmaxf(fminf(sum, 65504.0f), -65504.0f)));
-        memcpy(to + i * 2, &a, sizeof a);
-    }
-}
+DEFINE_LOOP(sum_of_f32, float, a + b)
+DEFINE_LOOP(sum_of_f16, uint16_t, FP16(sum_f32))
+DEFINE_LOOP(sum_of_bf16, uint16_t, BF16(sum_f32))
+DEFINE_LOOP(sum_of_f64, double, a + b)
+DEFINE_LOOP(sum_of_i64, uint64_t, a + b)
+DEFINE_LOOP(sum_of_i32, uint32_t, a + b)
+DEFINE_LOOP(sum_of_u8, uint8_t, a + b)
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -203,39 +162,24 @@ static int64_t add_half_lanes(ls_dtype dtype, char *to, const char *from, int64_
 }
 #endif
 
-void ls_gloo_add(ls_dtype dtype, void *to_, const void *from_, int64_t count)
-{
-    char *to = to_;
-    const char *from = from_;
-    int64_t done;
-    switch (dtype) {
-    case LS_F32:
-        add_f32(to, from, count);
-        return;
-    case LS_F64:
-        add_f64(to, from, count);
-        return;
-    case LS_I64:
-        add_i64(to, from, count);
-        return;
-    case LS_I32:
-        add_i32(to, from, count);
-        return;
-    case LS_U8:
-        add_u8(to, from, count);
-        return;
-    case LS_F16:
-        done = add_half_lanes(dtype, to, from, count);
-        add_half(to + done * 2, from + done * 2, count - done, ls_half_fp16_to_f32,
-                 ls_half_f32_to_fp16);
-        return;
-    case LS_BF16:
-        done = add_half_lanes(dtype, to, from, count);
-        add_half(to + done * 2, from + done * 2, count - done, ls_half_bf16_to_f32,
-                 ls_half_f32_to_bf16);
-        return;
+typedef void loop(char *restrict to, const char *restrict from, int64_t count);
+
+#define TYPES(name)                                                                              \
+    {                                                                                            \
+        [LS_F32] = name##_f32, [LS_F16] = name##_f16, [LS_BF16] = name##_bf16,                   \
+        [LS_F64] = name##_f64, [LS_I64] = name##_i64, [LS_I32] = name##_i32, [LS_U8] = name##_u8 \
     }
-    LS_ASSERT(!"unknown element type");
+
+void ls_gloo_reduce(ls_comm_redop redop, ls_dtype dtype, void *to, const void *from, int64_t count)
+{
+    static loop *const loops[][LS_U8 + 1] = {[LS_COMM_SUM] = TYPES(sum_of),
+                                             [LS_COMM_MAX] = TYPES(max),
+                                             [LS_COMM_MIN] = TYPES(min),
+                                             [LS_COMM_PROD] = TYPES(product_of)};
+    LS_ASSERT((size_t)redop < sizeof loops / sizeof *loops && dtype <= LS_U8);
+    bool half = dtype == LS_F16 || dtype == LS_BF16;
+    int64_t done = redop == LS_COMM_SUM && half ? add_half_lanes(dtype, to, from, count) : 0;
+    loops[redop][dtype]((char *)to + done * 2, (const char *)from + done * 2, count - done);
 }
 
 void ls_gloo_scale(void *to_, float factor, int64_t count)

@@ -104,7 +104,7 @@ static void scratch_destroy(void *opaque)
 {
     scratch *scratch = opaque;
     ls_picture_destroy(scratch->picture);
-    ls_resample_release(&scratch->resample);
+    ls_transform_release(&scratch->resample);
     free(scratch->bytes);
     free(scratch);
 }

@@ -273,7 +273,7 @@ static ls_status make_image(const char *dir, int kind, int64_t index, int size, 
     ls_make_picture(seed, kind, index, width, height, rgb);
     LS_TEXT(path, PATH_BYTES + 64, "%s/%s/%05lld.jpg", dir, ls_make_class_name(kind),
             (long long)index + 1);
-    return ls_jpeg_write(path, rgb, width, height, QUALITY);
+    return ls_picture_write_jpeg(path, rgb, width, height, QUALITY);
 }
 
 static ls_status make_images(const char *dir, int images_per_class, int size, uint64_t seed)

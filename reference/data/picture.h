@@ -1,6 +1,7 @@
 /* Picture files as RGB, 8 bits a channel, as Pillow's open(path).convert("RGB") gives them: JPEG
- * (grey, YCbCr, RGB, CMYK, YCCK; baseline and progressive) and PNG, told apart by their first bytes
- * and not by their names. A defect that loses pixels is an error here. */
+ * (grey, YCbCr, RGB, CMYK, YCCK; baseline and progressive; inks are inverted, as Adobe stores them)
+ * and PNG (grey and palettes become RGB, 16 bits their upper 8, alpha is dropped), told apart by
+ * their first bytes and not by their names. A defect that loses pixels is an error here. */
 #ifndef LS_PICTURE_H
 #define LS_PICTURE_H
 
@@ -28,35 +29,8 @@ ls_status ls_picture_check(ls_picture *picture, const char *path, char *why, siz
 /* Whether a file begins as a picture that can be read; false where it cannot be opened. */
 bool ls_picture_known(const char *path);
 
-/* Reads PNG files with libpng, as Pillow's convert("RGB") gives them: grey and palettes become RGB,
- * 16 bits become their upper 8, alpha is dropped. */
-
-bool ls_png_is(const uint8_t *file, size_t bytes);
-
-/* Decodes a file in memory to rgb [height][width][3] in *pixels, which is reallocated where it is
- * too small (*capacity bytes). LS_ERR_USAGE with the reason, without the path, in why[why_bytes]
- * for a file that is not whole or too large, LS_ERR_INFRA without memory. */
-ls_status ls_png_decode(const uint8_t *file, size_t bytes, uint8_t **pixels, size_t *capacity,
-                        int *width, int *height, char *why, size_t why_bytes);
-
-/* Decodes and writes JPEG files with libjpeg-turbo. A defect that loses pixels is an error here,
- * even if the library would only warn and fill the rest with grey. */
-
-typedef struct ls_jpeg ls_jpeg; /* a decoder, reused from file to file; one thread at a time */
-
-ls_status ls_jpeg_create(ls_jpeg **out);
-void ls_jpeg_destroy(ls_jpeg *jpeg);
-
-bool ls_jpeg_is(const uint8_t *file, size_t bytes);
-
-/* Decodes a file in memory to rgb [height][width][3] in *pixels, which is reallocated where it is
- * too small (*capacity bytes). Grey becomes RGB; CMYK and YCCK become RGB as in Pillow, which takes
- * their values as Adobe stores them, inverted. LS_ERR_USAGE with the reason, without the path, in
- * why[why_bytes] for a file that is not whole or too large, LS_ERR_INFRA without memory. */
-ls_status ls_jpeg_decode(ls_jpeg *jpeg, const uint8_t *file, size_t bytes, uint8_t **pixels,
-                         size_t *capacity, int *width, int *height, char *why, size_t why_bytes);
-
-/* Writes rgb [height][width][3]; quality 1 to 100. Logs. */
-ls_status ls_jpeg_write(const char *path, const uint8_t *rgb, int width, int height, int quality);
+/* Writes rgb [height][width][3] as JPEG; quality 1 to 100. Logs. */
+ls_status ls_picture_write_jpeg(const char *path, const uint8_t *rgb, int width, int height,
+                                int quality);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct ls_resample_scratch { /* grows as needed; zero-initialise it */
     int64_t row_bytes, weight_count, sides;
 } ls_resample_scratch;
 
-void ls_resample_release(ls_resample_scratch *scratch);
+void ls_transform_release(ls_resample_scratch *scratch);
 
 /* A rectangle of a picture, resized as a picture of its own, of which a window is wanted. */
 typedef struct ls_resample_job {
@@ -35,7 +35,8 @@ typedef struct ls_resample_job {
 } ls_resample_job;
 
 /* out[3][window_height][window_width]. Fails only without memory. */
-ls_status ls_resample(ls_resample_scratch *scratch, const ls_resample_job *job, uint8_t *out);
+ls_status ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_job *job,
+                                uint8_t *out);
 
 typedef struct ls_transform_crop {
     int top, left, height, width; /* in pixels of the full image */

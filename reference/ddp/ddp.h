@@ -107,6 +107,6 @@ void ls_ddp_bucket_span(const ls_ddp *ddp, int index, int64_t *from_ns, int64_t 
  * gets its buckets in is precision.h's matter: f32 gradients are cast when they are staged. */
 
 /* NULL for LS_COMM_HOOK_NONE: the reducer's own rules. */
-const ls_ddp_hook *ls_hooks_builtin(ls_comm_hook hook);
+const ls_ddp_hook *ls_ddp_builtin_hook(ls_comm_hook hook);
 
 #endif

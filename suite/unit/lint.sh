@@ -99,7 +99,7 @@ cat >"$work/known" <<'END'
 ^harness/machine/watch_gpu\.c:.*/dev/kmsg          the kernel's log, without waiting
 ^kernels/cuda/numa\.c:                             files below /sys
 ^reference/state/device\.c:                        the same
-^reference/comm/gloo_window\.hh:.*O_RDWR          memory of another rank; O_RDWR waits for no writer
+^reference/comm/gloo_mesh\.hh:.*O_RDWR            memory of another rank; O_RDWR waits for no writer
 ^suite/observe/collectives/journal\.c:.*O_EXCL     a new file, by a library with libc alone
 ^suite/(unit|emulation)/                           tests
 END

@@ -355,7 +355,7 @@ ls_status ls_setup_memory(ls_trainer *trainer)
             .find_unused = trainer->options.find_unused,
         };
         LS_TRY(ls_ddp_create(&options, &trainer->ddp));
-        const ls_ddp_hook *hook = ls_hooks_builtin(trainer->options.comm_hook);
+        const ls_ddp_hook *hook = ls_ddp_builtin_hook(trainer->options.comm_hook);
         LS_TRY(hook != NULL ? ls_ddp_register_hook(trainer->ddp, hook) : LS_OK);
     }
     LS_TRY(ls_graph_check(trainer));

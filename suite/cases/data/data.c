@@ -202,7 +202,7 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
                           .shuffle = s->shuffle,
                           .drop_last = s->drop_last,
                           .seed = s->seed};
-    int64_t length = ls_sampler_length(&sampler), dropped = s->count / s->world;
+    int64_t length = ls_dataset_length(&sampler), dropped = s->count / s->world;
     if (!s->drop_last && length == dropped && length * s->world < s->count) {
         ls_verdict_cause(out, "images that do not make a whole round are dropped, without "
                               "drop_last");
@@ -214,7 +214,7 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
             LS_MEMORY(have != NULL);
             fits = wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed, s->epoch,
                                &want) == length &&
-                   ls_sampler_epoch(&sampler, s->epoch, have) == LS_OK &&
+                   ls_dataset_epoch(&sampler, s->epoch, have) == LS_OK &&
                    memcmp(have, want, (size_t)length * sizeof *have) == 0;
             free(have);
             free(want);
@@ -242,10 +242,10 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
                                        s->epoch, &want);
         int64_t *have = ls_list_make((size_t)length + 1, sizeof *have);
         have[length] = -77;
-        if (ls_sampler_length(&sampler) != length) {
+        if (ls_dataset_length(&sampler) != length) {
             ls_verdict_fail(out, "rank=%d has %lld images, expected %lld", rank,
-                            (long long)ls_sampler_length(&sampler), (long long)length);
-        } else if (ls_sampler_epoch(&sampler, s->epoch, have) != LS_OK) {
+                            (long long)ls_dataset_length(&sampler), (long long)length);
+        } else if (ls_dataset_epoch(&sampler, s->epoch, have) != LS_OK) {
             ls_verdict_fail(out, "rank=%d: the sampler failed", rank);
         }
         for (int64_t i = 0; i < length && out->code == LS_PASS; i++, compared++) {
@@ -279,7 +279,7 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
         int epoch = i / 2, rank = i % 2;
         ls_sampler sampler = {.count = 10, .rank = rank, .world = 2, .shuffle = true};
         int64_t have[5] = {0}, *want = NULL;
-        if (ls_sampler_epoch(&sampler, epoch, have) != LS_OK ||
+        if (ls_dataset_epoch(&sampler, epoch, have) != LS_OK ||
             memcmp(have, golden[epoch][rank], sizeof have) != 0) {
             ls_verdict_fail(out, "epoch %d rank=%d: %lld %lld %lld %lld %lld is not torch's", epoch,
                             rank, (long long)have[0], (long long)have[1], (long long)have[2],
@@ -305,11 +305,11 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
             int seen[40] = {0};
             ls_sampler s = {
                 .count = count, .world = world, .shuffle = true, .drop_last = drop_last, .seed = 3};
-            int64_t length = ls_sampler_length(&s), total = length * world;
+            int64_t length = ls_dataset_length(&s), total = length * world;
             for (s.rank = 0; s.rank < world; s.rank++) {
                 int64_t index[48];
                 LS_ASSERT(length <= 48);
-                if (ls_sampler_epoch(&s, 7, index) != LS_OK) {
+                if (ls_dataset_epoch(&s, 7, index) != LS_OK) {
                     ls_verdict_fail(out, "the sampler failed");
                     return;
                 }

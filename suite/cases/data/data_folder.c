@@ -25,7 +25,8 @@ static bool put_image(const char *root, const char *name)
     LS_TEXT(path, 256, "%s/%s", root, name);
     LS_TEXT(folder, 256, "%s", path);
     *strrchr(folder, '/') = '\0';
-    return ls_path_make_folder(folder) == LS_OK && ls_jpeg_write(path, grey, 16, 16, 90) == LS_OK;
+    return ls_path_make_folder(folder) == LS_OK &&
+           ls_picture_write_jpeg(path, grey, 16, 16, 90) == LS_OK;
 }
 
 /* ---- scanning -------------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ static void judge_whole(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, IMAGES, "%d images have the bits of whole ones", (int)IMAGES);
     ls_loader_close(loader);
     ls_picture_destroy(picture);
-    ls_resample_release(&scratch);
+    ls_transform_release(&scratch);
     ls_dataset_files_free(&folder);
     free(order);
     ls_path_remove_tree(root);

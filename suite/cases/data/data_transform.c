@@ -242,7 +242,7 @@ static void judge_apply(const ls_case *row, const ls_record *job, ls_verdict *ou
                             want);
         }
     }
-    ls_resample_release(&scratch);
+    ls_transform_release(&scratch);
     ls_verdict_pass(out, 3 * SIZE * SIZE, "%d values as expected", 3 * SIZE * SIZE);
 }
 
@@ -309,7 +309,7 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
                             value, want);
         }
     }
-    ls_resample_release(&scratch);
+    ls_transform_release(&scratch);
     ls_verdict_measured(out, worst, level.value, "of 255", level.why);
     if (compared == 0) {
         ls_verdict_set(out, LS_WEAK, "no value lies within the crop");

@@ -50,9 +50,9 @@ static void seed_jpeg(fuzz *f)
     for (size_t i = 0; i < sizeof rgb; i++) {
         rgb[i] = (unsigned char)fuzz_draw(f);
     }
-    LS_ASSERT(ls_jpeg_write(fuzz_path(f, "seed", path), rgb, 17, 13, 80) == LS_OK);
+    LS_ASSERT(ls_picture_write_jpeg(fuzz_path(f, "seed", path), rgb, 17, 13, 80) == LS_OK);
     fuzz_add_seed_file(f, path);
-    LS_ASSERT(ls_jpeg_write(path, rgb, 8, 8, 20) == LS_OK);
+    LS_ASSERT(ls_picture_write_jpeg(path, rgb, 8, 8, 20) == LS_OK);
     fuzz_add_seed_file(f, path);
     add_progressive(f, SIDE, false);
     add_progressive(f, 8 * SIDE, false);

@@ -23,7 +23,7 @@ static inline void host_trainer_open(ls_trainer *t, const ls_options *options)
     ls_precision_resolve(options, &t->rules, &t->precision);
     LS_ASSERT(ls_model_build(options->arch, options->num_classes, 32, &t->network) == LS_OK);
     t->device = host_device();
-    t->engine = ls_self_entry();
+    t->engine = ls_comm_load_self();
     for (int i = 0; i < t->network.param_count; i++) {
         param[i] = ls_precision_param(&t->precision, t->network.param[i].role);
     }

@@ -311,7 +311,7 @@ TEST(statistics_of_every_rank)
     char *text = NULL, *block[2];
     size_t size = 0;
     FILE *to = open_memstream(&text, &size);
-    ls_comm_api pair = *ls_self_entry();
+    ls_comm_api pair = *ls_comm_load_self();
     pair.begin = pair_begin;
     pair.wait = pair_wait;
     ls_options options = options_of(LS_O2);
@@ -379,7 +379,7 @@ TEST(statistics_of_every_rank)
         fprintf(to, "rule %d, of %d limits: %016" PRIx64 "\n", dialect, t.rules.limit_count,
                 ls_agree_bucket_rule(&t));
     }
-    t.engine = ls_self_entry();
+    t.engine = ls_comm_load_self();
     t.device.api = &HOST_API;
     host_trainer_close(&t);
     free(block[0]);

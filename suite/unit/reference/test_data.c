@@ -166,7 +166,7 @@ static void apply(const uint8_t *rgb, int width, ls_transform_crop crop, int siz
 {
     ls_resample_scratch scratch = {0};
     ck_assert_int_eq(ls_transform_apply(&scratch, rgb, width, &crop, size, out), LS_OK);
-    ls_resample_release(&scratch);
+    ls_transform_release(&scratch);
 }
 
 TEST(resampling)
@@ -249,7 +249,7 @@ TEST(resampling_is_that_of_pillow)
                                .to_height = th,
                                .window_width = tw,
                                .window_height = th};
-        ck_assert_int_eq(ls_resample(&scratch, &job, out), LS_OK);
+        ck_assert_int_eq(ls_transform_resample(&scratch, &job, out), LS_OK);
         uint64_t digest = ls_digest_update(LS_DIGEST_START, out, 3 * (size_t)(tw * th));
         ck_assert_msg(digest == row->digest, "row %zu", r);
         job.window_left = tw / 3;
@@ -257,7 +257,7 @@ TEST(resampling_is_that_of_pillow)
         job.window_width = tw - tw / 3;
         job.window_height = th - th / 4 - th / 5;
         job.flip = true;
-        ck_assert_int_eq(ls_resample(&scratch, &job, part), LS_OK);
+        ck_assert_int_eq(ls_transform_resample(&scratch, &job, part), LS_OK);
         for (int i = 0; i < 3 * job.window_width * job.window_height; i++) {
             int x = i % job.window_width, y = i / job.window_width % job.window_height;
             int c = i / job.window_width / job.window_height;
@@ -267,7 +267,7 @@ TEST(resampling_is_that_of_pillow)
         free(out);
         free(part);
     }
-    ls_resample_release(&scratch);
+    ls_transform_release(&scratch);
     ck_assert(scratch.rows == NULL && scratch.sides == 0);
 }
 
@@ -630,7 +630,7 @@ TEST(made_files_are_the_pictures)
         ls_make_size(9, kind, i % 2, 8, &width, &height);
         ls_make_picture(9, kind, i % 2, width, height, rgb);
         snprintf(path, sizeof path, "%s/one.jpg", ROOT);
-        ck_assert_int_eq(ls_jpeg_write(path, rgb, width, height, 90), LS_OK);
+        ck_assert_int_eq(ls_picture_write_jpeg(path, rgb, width, height, 90), LS_OK);
         read_bytes(path, want, sizeof want, &want_bytes);
         snprintf(path, sizeof path, "%s/%s/%05d.jpg", dir, ls_make_class_name(kind), i % 2 + 1);
         read_bytes(path, have, sizeof have, &have_bytes);
@@ -673,8 +673,8 @@ static void expect(ls_sampler sampler, int64_t epoch, int length, const int64_t 
 {
     int64_t have[64];
     have[length] = -5;
-    ck_assert_int_eq(ls_sampler_length(&sampler), length);
-    ck_assert_int_eq(ls_sampler_epoch(&sampler, epoch, have), LS_OK);
+    ck_assert_int_eq(ls_dataset_length(&sampler), length);
+    ck_assert_int_eq(ls_dataset_epoch(&sampler, epoch, have), LS_OK);
     ck_assert_mem_eq(have, want, (size_t)length * sizeof have[0]);
     ck_assert_int_eq(have[length], -5);
 }
@@ -692,8 +692,8 @@ TEST(without_padding)
             int seen[50] = {0}, total = 0;
             s = (ls_sampler){.count = count, .world = world, .shuffle = true, .no_pad = true};
             for (s.rank = 0; s.rank < world; s.rank++) {
-                int64_t have[64], length = ls_sampler_length(&s);
-                ck_assert_int_eq(ls_sampler_epoch(&s, 3, have), LS_OK);
+                int64_t have[64], length = ls_dataset_length(&s);
+                ck_assert_int_eq(ls_dataset_epoch(&s, 3, have), LS_OK);
                 for (int64_t i = 0; i < length; i++, total++) {
                     seen[have[i]]++;
                 }
@@ -723,7 +723,7 @@ TEST(goldens)
         s.drop_last = false;
         expect(s, 0, 1, &one);
         s.drop_last = true;
-        ck_assert_int_eq(ls_sampler_length(&s), 0);
+        ck_assert_int_eq(ls_dataset_length(&s), 0);
     }
     static const int64_t shuffled[2][2][5] = {{{4, 7, 3, 0, 6}, {1, 5, 9, 8, 2}},
                                               {{5, 1, 0, 9, 7}, {6, 2, 8, 3, 4}}};
@@ -751,11 +751,11 @@ TEST(union_and_multiplicity)
                                 .shuffle = form % 2 != 0,
                                 .drop_last = form >= 2,
                                 .seed = 3};
-                int64_t length = ls_sampler_length(&s), total = length * world;
+                int64_t length = ls_dataset_length(&s), total = length * world;
                 ck_assert_int_eq(length, s.drop_last ? count / world : (count + world - 1) / world);
                 for (s.rank = 0; s.rank < world; s.rank++) {
                     int64_t index[50];
-                    ck_assert_int_eq(ls_sampler_epoch(&s, 7, index), LS_OK);
+                    ck_assert_int_eq(ls_dataset_epoch(&s, 7, index), LS_OK);
                     for (int64_t i = 0; i < length; i++) {
                         ck_assert(index[i] >= 0 && index[i] < count);
                         seen[index[i]]++;
@@ -773,9 +773,9 @@ TEST(epochs_differ)
 {
     ls_sampler s = {.count = 50, .world = 1, .shuffle = true, .seed = 9};
     int64_t first[50], second[50], again[50];
-    ck_assert_int_eq(ls_sampler_epoch(&s, 4, first), LS_OK);
-    ck_assert_int_eq(ls_sampler_epoch(&s, 5, second), LS_OK);
-    ck_assert_int_eq(ls_sampler_epoch(&s, 4, again), LS_OK);
+    ck_assert_int_eq(ls_dataset_epoch(&s, 4, first), LS_OK);
+    ck_assert_int_eq(ls_dataset_epoch(&s, 5, second), LS_OK);
+    ck_assert_int_eq(ls_dataset_epoch(&s, 4, again), LS_OK);
     ck_assert_mem_eq(first, again, sizeof first);
     ck_assert_mem_ne(first, second, sizeof first);
 }

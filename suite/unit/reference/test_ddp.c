@@ -75,7 +75,7 @@ static void run_open(run *r, int world)
                           .world = world,
                           .find_unused = r->options.find_unused};
     ck_assert_int_eq(ls_ddp_create(&ddp, &r->ddp), LS_OK);
-    const ls_ddp_hook *hook = ls_hooks_builtin(r->options.comm_hook);
+    const ls_ddp_hook *hook = ls_ddp_builtin_hook(r->options.comm_hook);
     ck_assert_int_eq(hook != NULL ? ls_ddp_register_hook(r->ddp, hook) : LS_OK, LS_OK);
 }
 

@@ -6,7 +6,6 @@
 
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
-#include "reference/comm/gloo_reduce.h"
 #include "reference/comm/exercise.h"
 #include "suite/unit/run_suite.h"
 
@@ -130,17 +129,17 @@ TEST(texts_of_groups)
 {
     ls_rank_groups groups;
     int place = -1;
-    ck_assert_int_eq(ls_rank_groups_read("4,3,1;0", 6, &groups), LS_OK);
+    ck_assert_int_eq(ls_arguments_read_groups("4,3,1;0", 6, &groups), LS_OK);
     ck_assert_int_eq(groups.count, 2);
     ck_assert_int_eq(groups.group[0].count, 3);
     ck_assert_int_eq(groups.group[1].count, 1);
     static const int groups_of[] = {1, 0, -1, 0, 0, -1}, places[] = {0, 0, -1, 1, 2, -1};
     for (int rank = 0; rank < 6; rank++) {
         place = -1;
-        ck_assert_int_eq(ls_rank_groups_find(&groups, rank, &place), groups_of[rank]);
+        ck_assert_int_eq(ls_arguments_find_group(&groups, rank, &place), groups_of[rank]);
         ck_assert_int_eq(place, places[rank]);
     }
-    ck_assert_int_eq(ls_rank_groups_read("0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15", 16, &groups),
+    ck_assert_int_eq(ls_arguments_read_groups("0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15", 16, &groups),
                      LS_OK);
     ck_assert_int_eq(groups.count, 16);
     static const char *const wrong[] = {"",
@@ -166,11 +165,13 @@ TEST(texts_of_groups)
                                         "0;1;2;3;4;5;"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         groups.count = 77;
-        ck_assert_msg(ls_rank_groups_read(wrong[i], 6, &groups) == LS_ERR_USAGE, "'%s'", wrong[i]);
+        ck_assert_msg(ls_arguments_read_groups(wrong[i], 6, &groups) == LS_ERR_USAGE, "'%s'",
+                      wrong[i]);
         ck_assert_int_eq(groups.count, 77);
     }
-    ck_assert_int_eq(ls_rank_groups_read("0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;0", 16, &groups),
-                     LS_ERR_USAGE);
+    ck_assert_int_eq(
+        ls_arguments_read_groups("0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;0", 16, &groups),
+        LS_ERR_USAGE);
 }
 
 TEST(sizes_of_groups)
@@ -179,15 +180,16 @@ TEST(sizes_of_groups)
     int place = -1;
     for (int size = 1; size <= 7; size++) {
         bool divides = 6 % size == 0;
-        ck_assert_int_eq(ls_rank_groups_of_size(size, 6, &groups), divides ? LS_OK : LS_ERR_USAGE);
+        ck_assert_int_eq(ls_arguments_groups_of_size(size, 6, &groups),
+                         divides ? LS_OK : LS_ERR_USAGE);
         for (int rank = 0; rank < 6 && divides; rank++) {
-            ck_assert_int_eq(ls_rank_groups_find(&groups, rank, &place), rank / size);
+            ck_assert_int_eq(ls_arguments_find_group(&groups, rank, &place), rank / size);
             ck_assert_int_eq(place, rank % size);
         }
         ck_assert(!divides || groups.count == 6 / size);
     }
-    ck_assert_int_eq(ls_rank_groups_of_size(0, 6, &groups), LS_ERR_USAGE);
-    ck_assert_int_eq(ls_rank_groups_of_size(-2, 6, &groups), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_arguments_groups_of_size(0, 6, &groups), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_arguments_groups_of_size(-2, 6, &groups), LS_ERR_USAGE);
 }
 
 TEST_MAIN("gloo reduce")

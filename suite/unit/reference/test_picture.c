@@ -62,7 +62,7 @@ TEST(round_trip)
     char why[WHY];
     ls_picture *picture;
     paint(rgb);
-    ck_assert_int_eq(ls_jpeg_write(PATH, rgb, WIDTH, HEIGHT, 100), LS_OK);
+    ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 100), LS_OK);
     ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
     ck_assert(width == WIDTH && height == HEIGHT);
@@ -292,7 +292,7 @@ TEST(every_truncation)
         if (png) {
             write_png(rgb, WIDTH, HEIGHT, PNG_INTERLACE_NONE);
         } else {
-            ck_assert_int_eq(ls_jpeg_write(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
+            ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
         }
         size_t bytes = read_bytes(whole, sizeof whole);
         ck_assert_uint_lt(bytes, sizeof whole);
@@ -391,7 +391,7 @@ TEST(broken_bytes)
     uint32_t bytes = 0;
     for (uint64_t i = 0; i < 800; i++) {
         if (i == 0) {
-            ck_assert_int_eq(ls_jpeg_write(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
+            ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
         } else if (i == 400) {
             ck_assert_int_gt(failed, 10);
             write_png(rgb, WIDTH, HEIGHT, PNG_INTERLACE_ADAM7);
