@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "ops.h"
 #include "run.h"
 
 /* ---- one gradient from the chunks ------------------------------------------------------------ */
@@ -94,12 +93,12 @@ static double mean_of(const ls_oracle_step *step, const double *chunk, int64_t c
 
 /* chunk[A*W][count], chunk a*W+r: gradients of loss*S/A summed in FP64; modified. product: of a
  * convolution or linear layer, not of batch norm. ideal false: the plain mean. out[count]. */
-static void combine_chunks(const ls_oracle_step *step, bool ideal, bool product,
-                           ls_round_stored_noise noise, int64_t count, double *chunk, double *out)
+static void combine_chunks(const ls_oracle_step *step, bool ideal, bool product, ls_run_noise noise,
+                           int64_t count, double *chunk, double *out)
 {
     route r = route_of(step, product);
     if (ideal) {
-        ls_round_stored_values(r.made, noise, count * step->world * step->accumulate, chunk);
+        ls_run_store(r.made, noise, count * step->world * step->accumulate, chunk);
     }
 #pragma omp parallel for if (count > 1 << 14)
     for (int64_t i = 0; i < count; i++) {
@@ -164,20 +163,18 @@ static ls_status norm_backward(ls_run *r, int index, ls_planes *in_grad)
     const ls_nettab_node *node = &r->net->node[index];
     int64_t count = r->net->param[node->weight].count, chunks = ls_shards_chunks(&r->shards);
     double *bias_grad = malloc((size_t)(chunks * count) * sizeof *bias_grad);
-    LS_TRY_MEMORY(bias_grad != NULL, "the sums of %s", node->name);
-    ls_status status = LS_OK;
-    LS_TRY_GOTO(status, ls_run_allocate_like(r, node->input, in_grad), free_sums);
-    LS_TRY_GOTO(status,
-                r->norms->norm_backward(&r->value[node->input],
-                                        r->step->param + r->net->param[node->weight].offset,
-                                        &r->stats[index], &r->shards, r->single, &r->grad[index],
-                                        in_grad, r->chunk, bias_grad),
-                free_sums);
-    ls_run_round_stored(r, r->stored, in_grad);
-    finish_param(r, node->weight, false);
-    memcpy(r->chunk, bias_grad, (size_t)(chunks * count) * sizeof *bias_grad);
-    finish_param(r, node->bias, false);
-free_sums:
+    LS_MEMORY(bias_grad != NULL);
+    ls_status status = ls_run_allocate_like(r, node->input, in_grad);
+    LS_THEN(status, r->norms->norm_backward(&r->value[node->input],
+                                            r->step->param + r->net->param[node->weight].offset,
+                                            &r->stats[index], &r->shards, r->single,
+                                            &r->grad[index], in_grad, r->chunk, bias_grad));
+    if (status == LS_OK) {
+        ls_run_round_stored(r, r->stored, in_grad);
+        finish_param(r, node->weight, false);
+        memcpy(r->chunk, bias_grad, (size_t)(chunks * count) * sizeof *bias_grad);
+        finish_param(r, node->bias, false);
+    }
     free(bias_grad);
     return status;
 }
@@ -189,7 +186,7 @@ static void give(ls_run *r, int node, ls_planes *grad)
     if (r->grad[node].value == NULL) {
         r->grad[node] = *grad;
     } else {
-        ls_ops_add(&r->grad[node], grad);
+        ls_planes_add(&r->grad[node], grad);
         ls_run_round_stored(r, r->stored, &r->grad[node]);
         ls_planes_free(grad);
     }
@@ -213,14 +210,14 @@ static ls_status gradient_of_input(ls_run *r, int index, ls_planes *in_grad)
     }
     LS_TRY(ls_run_allocate_like(r, node->input, in_grad));
     if (node->kind == LS_NETTAB_RELU) {
-        ls_ops_relu(grad, r->taken->open[node->branch], in_grad);
+        ls_planes_relu(grad, r->taken->open[node->branch], in_grad);
     } else if (node->kind == LS_NETTAB_POOL) {
-        ls_ops_pool_grad(grad, r->taken->index[node->branch], in_grad);
+        ls_planes_pool_grad(grad, r->taken->index[node->branch], in_grad);
         ls_run_round_stored(r, r->stored, in_grad);
     } else if (node->kind == LS_NETTAB_SHORTCUT) {
-        ls_ops_shortcut_grad(node, grad, in_grad);
+        ls_planes_shortcut_grad(node, grad, in_grad);
     } else if (node->kind == LS_NETTAB_MEAN) {
-        ls_ops_mean_grad(grad, in_grad);
+        ls_planes_mean_grad(grad, in_grad);
         ls_run_round_stored(r, r->stored, in_grad);
     } else {
         memcpy(in_grad->value, grad->value, (size_t)ls_planes_count(grad) * sizeof(double));

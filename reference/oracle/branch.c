@@ -5,44 +5,31 @@
 
 #include "kernels/core/log.h"
 
-ls_status ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out)
+void ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out)
 {
-    ls_branch_set set = {.count = net->branch_count};
     size_t count = (size_t)net->branch_count;
-    set.open = calloc(count, sizeof *set.open);
-    set.index = calloc(count, sizeof *set.index);
-    set.elements = calloc(count, sizeof *set.elements);
-    bool whole = set.open != NULL && set.index != NULL && set.elements != NULL;
-    for (int b = 0; b < net->branch_count && whole; b++) {
+    *out = (ls_branch_set){.count = net->branch_count,
+                           .open = calloc(count, sizeof *out->open),
+                           .index = calloc(count, sizeof *out->index),
+                           .elements = calloc(count, sizeof *out->elements)};
+    LS_MEMORY(out->open != NULL && out->index != NULL && out->elements != NULL);
+    for (int b = 0; b < net->branch_count; b++) {
         const ls_nettab_node *node = &net->node[net->branch_node[b]];
-        set.elements[b] = samples * node->height * node->width * node->channels;
-        size_t elements = (size_t)set.elements[b];
+        out->elements[b] = samples * node->height * node->width * node->channels;
         if (node->kind == LS_NETTAB_POOL) {
-            set.index[b] = malloc(elements * sizeof **set.index);
-            whole = set.index[b] != NULL;
+            out->index[b] = malloc((size_t)out->elements[b] * sizeof **out->index);
         } else {
-            set.open[b] = malloc(elements);
-            whole = set.open[b] != NULL;
+            out->open[b] = malloc((size_t)out->elements[b]);
         }
+        LS_MEMORY(out->index[b] != NULL || out->open[b] != NULL);
     }
-    if (!whole) {
-        ls_log_error("oracle: cannot allocate the branches of %lld samples", (long long)samples);
-        ls_branch_free(&set);
-        return LS_ERR_INFRA;
-    }
-    *out = set;
-    return LS_OK;
 }
 
 void ls_branch_free(ls_branch_set *set)
 {
     for (int b = 0; b < set->count; b++) {
-        if (set->open != NULL) {
-            free(set->open[b]);
-        }
-        if (set->index != NULL) {
-            free(set->index[b]);
-        }
+        free(set->open[b]);
+        free(set->index[b]);
     }
     free(set->open);
     free(set->index);
@@ -103,7 +90,7 @@ ls_status ls_branch_read(const ls_nettab *net, const ls_shards *shards, ls_dumpf
                          ls_branch_set *out)
 {
     ls_branch_set set;
-    LS_TRY(ls_branch_allocate(net, ls_shards_samples(shards), &set));
+    ls_branch_allocate(net, ls_shards_samples(shards), &set);
     ls_status status = LS_OK;
     for (int rank = 0; rank < shards->world && status == LS_OK; rank++) {
         for (int b = 0; b < net->branch_count && status == LS_OK; b++) {

@@ -17,7 +17,7 @@ typedef struct ls_branch_set {
     int64_t *elements; /* [count] over all samples */
 } ls_branch_set;
 
-ls_status ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out);
+void ls_branch_allocate(const ls_nettab *net, int64_t samples, ls_branch_set *out);
 void ls_branch_free(ls_branch_set *set);
 
 /* Reads branch/<kkk> of every rank's dump. ReLU: U8, bit i%8 of byte i/8, NCHW order of [N,C,H,W];

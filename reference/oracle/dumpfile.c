@@ -141,11 +141,7 @@ static ls_status read_header(ls_dumpfile *file)
     int members = cJSON_GetArraySize(file->header);
     file->entry = calloc((size_t)members + 1, sizeof *file->entry);
     file->by_name = calloc((size_t)members + 1, sizeof *file->by_name);
-    if (file->entry == NULL || file->by_name == NULL) {
-        snprintf(file->why, LS_DUMPFILE_WHY, "no memory for %d entries for %s", members,
-                 file->path);
-        return LS_ERR_INFRA;
-    }
+    LS_MEMORY(file->entry != NULL && file->by_name != NULL);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {
@@ -161,24 +157,24 @@ static ls_status read_header(ls_dumpfile *file)
 ls_status ls_dumpfile_try(const char *path, char why[LS_DUMPFILE_WHY], ls_dumpfile **out)
 {
     ls_dumpfile *file = calloc(1, sizeof *file);
-    LS_TRY_MEMORY(file != NULL, "a reader for %s", path);
+    LS_MEMORY(file != NULL);
     snprintf(file->path, sizeof file->path, "%s", path);
     file->why = why;
-    ls_status status;
     char *data = NULL;
     ls_file_source source;
-    status = ls_file_load(path, ls_file_most(), &source, &data, &file->bytes);
+    ls_status status = ls_file_load(path, ls_file_most(), &source, &data, &file->bytes);
     if (status != LS_OK) {
         snprintf(why, LS_DUMPFILE_WHY, "%.*s", LS_DUMPFILE_WHY - 1, source.why);
-        goto close_file;
+    } else {
+        file->data = (unsigned char *)data;
+        status = read_header(file);
     }
-    file->data = (unsigned char *)data;
-    LS_TRY_GOTO(status, read_header(file), close_file);
+    if (status != LS_OK) {
+        ls_dumpfile_close(file);
+        return status;
+    }
     *out = file;
     return LS_OK;
-close_file:
-    ls_dumpfile_close(file);
-    return status;
 }
 
 ls_status ls_dumpfile_open(const char *path, ls_dumpfile **out)

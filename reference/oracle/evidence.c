@@ -15,18 +15,11 @@ static ls_status want(const ls_dumpfile *file, const char *name, const ls_dumpfi
     return LS_OK;
 }
 
-static ls_status no_memory(const ls_evidence *e)
-{
-    return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate the evidence of %s", e->net.arch);
-}
-
 /* number NULL: all ranks of a world of `whole`. */
 static ls_status open_files(ls_evidence *e, int whole, const int *number, const char *const *path)
 {
     e->file = calloc((size_t)e->world, sizeof *e->file);
-    if (e->file == NULL) {
-        return no_memory(e);
-    }
+    LS_MEMORY(e->file != NULL);
     for (int rank = 0; rank < e->world; rank++) {
         LS_TRY(ls_dumpfile_open(path[rank], &e->file[rank]));
         int wanted = number != NULL ? number[rank] : rank;
@@ -73,9 +66,7 @@ static ls_status read_shapes(ls_evidence *e, const char *arch)
     const ls_dumpfile *file = e->file[0];
     const ls_dumpfile_entry *input = NULL, *bias;
     e->batch = calloc((size_t)e->world, sizeof *e->batch);
-    if (e->batch == NULL) {
-        return no_memory(e);
-    }
+    LS_MEMORY(e->batch != NULL);
     for (int rank = e->world - 1; rank >= 0; rank--) {
         LS_TRY(read_input(e, rank, &input));
     }
@@ -135,9 +126,7 @@ static ls_status read_batches(ls_evidence *e)
     const int64_t **targets = calloc((size_t)e->world, sizeof *targets);
     e->step.input = inputs;
     e->step.target = targets;
-    if (inputs == NULL || targets == NULL) {
-        return no_memory(e);
-    }
+    LS_MEMORY(inputs != NULL && targets != NULL);
     ls_shards shards = ls_oracle_shards(&e->step);
     size_t pixels = 3 * (size_t)e->net.node[0].height * (size_t)e->net.node[0].width;
     for (int rank = 0; rank < e->world; rank++) {
@@ -146,9 +135,7 @@ static ls_status read_batches(ls_evidence *e)
         int64_t *target = malloc(images * sizeof *target);
         inputs[rank] = input;
         targets[rank] = target;
-        if (input == NULL || target == NULL) {
-            return no_memory(e);
-        }
+        LS_MEMORY(input != NULL && target != NULL);
         LS_TRY(read_rank(e, rank, input, target));
     }
     return LS_OK;
@@ -157,9 +144,7 @@ static ls_status read_batches(ls_evidence *e)
 static ls_status read_params(ls_evidence *e, const char *prefix, double **out)
 {
     *out = malloc((size_t)e->net.elements * sizeof **out);
-    if (*out == NULL) {
-        return no_memory(e);
-    }
+    LS_MEMORY(*out != NULL);
     for (int i = 0; i < e->net.param_count; i++) {
         const ls_nettab_param *param = &e->net.param[i];
         const ls_dumpfile_entry *entry =
@@ -180,23 +165,23 @@ ls_status ls_evidence_load_part(const char *arch, int world, int count, const in
 {
     LS_ASSERT(count > 0 && count <= world);
     ls_evidence *e = calloc(1, sizeof *e);
-    LS_TRY_MEMORY(e != NULL, "the evidence");
+    LS_MEMORY(e != NULL);
     e->world = count;
     e->step.stat_ranks = 1;
     e->step.loss_scale = 1;
     e->step.predivide = 1;
-    ls_status status;
-    LS_TRY_GOTO(status, open_files(e, world, rank, path), free_evidence);
-    LS_TRY_GOTO(status, read_shapes(e, arch), free_evidence);
-    LS_TRY_GOTO(status, read_batches(e), free_evidence);
-    LS_TRY_GOTO(status, read_params(e, "param", &e->param), free_evidence);
-    LS_TRY_GOTO(status, read_params(e, "grad", &e->grad), free_evidence);
+    ls_status status = open_files(e, world, rank, path);
+    LS_THEN(status, read_shapes(e, arch));
+    LS_THEN(status, read_batches(e));
+    LS_THEN(status, read_params(e, "param", &e->param));
+    LS_THEN(status, read_params(e, "grad", &e->grad));
+    if (status != LS_OK) {
+        ls_evidence_free(e);
+        return status;
+    }
     e->step.param = e->param;
     *out = e;
     return LS_OK;
-free_evidence:
-    ls_evidence_free(e);
-    return status;
 }
 
 void ls_evidence_free(ls_evidence *e)
@@ -205,9 +190,7 @@ void ls_evidence_free(ls_evidence *e)
         return;
     }
     for (int rank = 0; rank < e->world; rank++) {
-        if (e->file != NULL) {
-            ls_dumpfile_close(e->file[rank]);
-        }
+        ls_dumpfile_close(e->file[rank]);
         if (e->step.input != NULL) {
             free((void *)e->step.input[rank]);
         }
@@ -245,14 +228,11 @@ void ls_evidence_backward_order(const ls_nettab *net, int *order)
     int count = 0;
     for (int i = net->node_count - 1; i > 0; i--) {
         const ls_nettab_node *node = &net->node[i];
-        if (node->kind == LS_NETTAB_LINEAR) {
-            order[count++] = node->bias;
-            order[count++] = node->weight;
-        } else if (node->weight >= 0) {
-            order[count++] = node->weight;
-            if (node->bias >= 0) {
-                order[count++] = node->bias;
-            }
+        bool linear = node->kind == LS_NETTAB_LINEAR;
+        const int reached[] = {linear ? node->bias : node->weight,
+                               linear ? node->weight : node->bias};
+        for (int k = 0; k < 2 && reached[k] >= 0; k++) {
+            order[count++] = reached[k];
         }
     }
 }

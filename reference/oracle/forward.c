@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "ops.h"
 #include "run.h"
 
 /* The rank of sample n, and its index among that rank's A*N. */
@@ -45,8 +44,8 @@ static distance distance_of(const look *l, int64_t i)
         return (distance){x, (l->open[i] != 0) != (x > 0), false};
     }
     int64_t at = i % l->per_sample / l->in->pitch;
-    if (!ls_ops_pool_inside(l->node, l->in, (int)(at / l->node->width), (int)(at % l->node->width),
-                            l->index[i])) {
+    if (!ls_planes_pool_inside(l->node, l->in, (int)(at / l->node->width),
+                               (int)(at % l->node->width), l->index[i])) {
         return (distance){INFINITY, true, true};
     }
     const double *plane = l->in->value +
@@ -82,17 +81,17 @@ static void add_violation(const ls_oracle_step *step, const look *l, int64_t i, 
 
 /* RMS over the layer of (ideal - x64); summed in lines of 4096, so that the result is independent
  * of the number of threads. */
-static ls_status measure_rms(const ls_planes *in, const float *ideal, double *rms)
+static double rms_of(const ls_planes *in, const float *ideal)
 {
     int64_t count = ls_planes_count(in);
     double *difference = malloc((size_t)count * sizeof *difference);
-    LS_TRY_MEMORY(difference != NULL, "%lld differences", (long long)count);
+    LS_MEMORY(difference != NULL);
     for (int64_t i = 0; i < count; i++) {
         difference[i] = (double)ideal[i] - in->value[i];
     }
-    *rms = sqrt(ls_round_stored_square_sum(count, difference) / (double)count);
+    double rms = sqrt(ls_run_square_sum(count, difference) / (double)count);
     free(difference);
-    return LS_OK;
+    return rms;
 }
 
 static void look_all(const ls_oracle_step *step, const look *l, int64_t count, const double *limit,
@@ -122,20 +121,19 @@ static void look_all(const ls_oracle_step *step, const look *l, int64_t count, c
 
 /* To be called before forward of a ReLU or max-pool with forced branches: adds to result->turned
  * and the violations, and fills branch_rms. `in` is x64, the input of the layer. */
-static ls_status check_ties(const ls_oracle_step *step, const ls_oracle_mode *mode,
-                            const ls_nettab_node *node, const ls_planes *in,
-                            ls_oracle_result *result)
+static void check_ties(const ls_oracle_step *step, const ls_oracle_mode *mode,
+                       const ls_nettab_node *node, const ls_planes *in, ls_oracle_result *result)
 {
     int b = node->branch;
     int64_t count = mode->forced->elements[b];
     if (mode->ideal_input != NULL) {
-        LS_TRY(measure_rms(in, mode->ideal_input[b], &result->branch_rms[b]));
+        result->branch_rms[b] = rms_of(in, mode->ideal_input[b]);
     }
     int32_t *own = NULL;
     if (node->kind == LS_NETTAB_POOL) {
         own = malloc((size_t)count * sizeof *own);
-        LS_TRY_MEMORY(own != NULL, "%lld maxima", (long long)count);
-        ls_ops_pool_branches(node, in, own);
+        LS_MEMORY(own != NULL);
+        ls_planes_pool_branches(node, in, own);
     }
     look l = {node,
               in,
@@ -145,7 +143,6 @@ static ls_status check_ties(const ls_oracle_step *step, const ls_oracle_mode *mo
               (int64_t)node->height * node->width * in->pitch};
     look_all(step, &l, count, mode->tie_limit, result);
     free(own);
-    return LS_OK;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -166,7 +163,7 @@ static void read_input(ls_run *r, ls_planes *out)
     ls_run_round_stored(r, r->stored, out);
 }
 
-static ls_status forward_linear_bias(ls_run *r, const ls_nettab_node *node, ls_planes *out)
+static void forward_linear_bias(ls_run *r, const ls_nettab_node *node, ls_planes *out)
 {
     const double *bias = ls_run_weights_of(r, node->bias);
     for (int64_t n = 0; n < r->samples; n++) {
@@ -174,39 +171,33 @@ static ls_status forward_linear_bias(ls_run *r, const ls_nettab_node *node, ls_p
             out->value[n * out->pitch + c] += bias[c];
         }
     }
-    return LS_OK;
 }
 
-static ls_status forward_branch(ls_run *r, const ls_nettab_node *node, ls_planes *in,
-                                ls_planes *out)
+static void forward_branch(ls_run *r, const ls_nettab_node *node, ls_planes *in, ls_planes *out)
 {
     int b = node->branch;
     bool pool = node->kind == LS_NETTAB_POOL;
     if (r->mode->keep_input) {
         int64_t count = ls_planes_count(in);
         float *kept = malloc((size_t)count * sizeof *kept);
-        if (kept == NULL) {
-            return ls_log_fail(LS_ERR_INFRA, "oracle: cannot keep %lld values of %s",
-                               (long long)count, node->name);
-        }
+        LS_MEMORY(kept != NULL);
         for (int64_t i = 0; i < count; i++) {
             kept[i] = (float)in->value[i];
         }
         r->result->kept_input[b] = kept;
     }
     if (r->mode->forced == NULL && pool) {
-        ls_ops_pool_branches(node, in, r->own.index[b]);
+        ls_planes_pool_branches(node, in, r->own.index[b]);
     } else if (r->mode->forced == NULL) {
-        ls_ops_relu_branches(in, r->own.open[b]);
+        ls_planes_relu_branches(in, r->own.open[b]);
     } else {
-        LS_TRY(check_ties(r->step, r->mode, node, in, r->result));
+        check_ties(r->step, r->mode, node, in, r->result);
     }
     if (pool) {
-        ls_ops_pool(in, r->taken->index[b], out);
+        ls_planes_pool(in, r->taken->index[b], out);
     } else {
-        ls_ops_relu(in, r->taken->open[b], out);
+        ls_planes_relu(in, r->taken->open[b], out);
     }
-    return LS_OK;
 }
 
 static void keep_statistics(ls_run *r, int index)
@@ -237,13 +228,12 @@ static ls_status forward_node(ls_run *r, int index)
         read_input(r, out);
         return LS_OK;
     case LS_NETTAB_CONV:
-        LS_TRY(r->products->products_forward(ls_run_products_of(node), in,
-                                             ls_run_weights_of(r, node->weight), out));
-        break;
     case LS_NETTAB_LINEAR:
         LS_TRY(r->products->products_forward(ls_run_products_of(node), in,
                                              ls_run_weights_of(r, node->weight), out));
-        LS_TRY(forward_linear_bias(r, node, out));
+        if (node->kind == LS_NETTAB_LINEAR) {
+            forward_linear_bias(r, node, out);
+        }
         break;
     case LS_NETTAB_NORM:
         r->stats[index].form = r->mode->norm;
@@ -255,16 +245,17 @@ static ls_status forward_node(ls_run *r, int index)
         break;
     case LS_NETTAB_RELU:
     case LS_NETTAB_POOL:
-        return forward_branch(r, node, in, out);
+        forward_branch(r, node, in, out);
+        return LS_OK;
     case LS_NETTAB_ADD:
         memcpy(out->value, in->value, (size_t)ls_planes_count(in) * sizeof(double));
-        ls_ops_add(out, &r->value[node->other]);
+        ls_planes_add(out, &r->value[node->other]);
         break;
     case LS_NETTAB_SHORTCUT:
-        ls_ops_shortcut(node, in, out);
+        ls_planes_shortcut(node, in, out);
         return LS_OK;
     case LS_NETTAB_MEAN:
-        ls_ops_mean(in, out);
+        ls_planes_mean(in, out);
         break;
     }
     ls_run_round_stored(r, r->stored, out);
@@ -311,10 +302,7 @@ ls_status ls_forward_loss(ls_run *r)
     int64_t *target = malloc((size_t)r->samples * sizeof *target);
     double *each = malloc(2 * (size_t)r->samples * sizeof *each);
     ls_status status = LS_OK;
-    if (target == NULL || each == NULL) {
-        status = ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %d targets", r->samples);
-        goto free_all;
-    }
+    LS_MEMORY(target != NULL && each != NULL);
     double *factor = each + r->samples;
     double scale = r->mode->ideal ? step->loss_scale : 1.0;
     for (int64_t n = 0; n < r->samples; n++) {
@@ -331,7 +319,7 @@ ls_status ls_forward_loss(ls_run *r)
                (size_t)classes * sizeof(double));
     }
     LS_TRY_GOTO(status, ls_run_allocate_like(r, last, grad), free_all);
-    ls_ops_cross_entropy(logits, target, step->label_smoothing, factor, each, grad);
+    ls_planes_cross_entropy(logits, target, step->label_smoothing, factor, each, grad);
     ls_run_round_stored(r, r->single, grad);
     ls_run_round_stored(r, r->stored, grad);
     for (int64_t n = 0; n < r->samples; n++) {

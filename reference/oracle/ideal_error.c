@@ -188,15 +188,18 @@ static cache_key key_of_data(const char *kind, const ls_oracle_step *step)
     return key;
 }
 
-static int cost_parts(const ls_ideal_error_cost *cost, const ls_nettab *net, int64_t span_count,
-                      double *scalars, cache_part *part)
+static int cost_parts(ls_ideal_error_cost *cost, const ls_nettab *net, int64_t span_count,
+                      cache_part *part)
 {
     part[0] = (cache_part){cost->error2, (size_t)span_count * sizeof(double)};
     part[1] = (cache_part){cost->grad2, (size_t)span_count * sizeof(double)};
     part[2] = (cache_part){cost->branch_rms, (size_t)net->branch_count * sizeof(double)};
-    part[3] = (cache_part){scalars, 4 * sizeof(double)};
-    part[4] = (cache_part){cost->stats_error2, 2 * (size_t)net->node_count * sizeof(double)};
-    return 5;
+    part[3] = (cache_part){cost->stats_error2, 2 * (size_t)net->node_count * sizeof(double)};
+    part[4] = (cache_part){&cost->whole_error2, sizeof(double)};
+    part[5] = (cache_part){&cost->whole_grad2, sizeof(double)};
+    part[6] = (cache_part){&cost->logits_error2, sizeof(double)};
+    part[7] = (cache_part){&cost->logits2, sizeof(double)};
+    return 8;
 }
 
 static void measure_stats(const ls_oracle_step *step, const double *ideal, const double *plain,
@@ -252,16 +255,12 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
     cost.grad2 = calloc((size_t)span_count + 1, sizeof(double));
     cost.branch_rms = calloc((size_t)step->net->branch_count, sizeof(double));
     cost.stats_error2 = calloc(2 * (size_t)step->net->node_count, sizeof(double));
-    if (cost.error2 == NULL || cost.grad2 == NULL || cost.branch_rms == NULL ||
-        cost.stats_error2 == NULL) {
-        ls_log_error("oracle: cannot allocate the costs of %lld spans", (long long)span_count);
-        ls_ideal_error_cost_free(&cost);
-        return LS_ERR_INFRA;
-    }
-    double scalars[4], precision[] = {step->level,     (double)step->half,   step->loss_scale,
-                                      step->predivide, (double)step->reduce, step->reduces_each};
-    cache_part part[5];
-    int parts = cost_parts(&cost, step->net, span_count, scalars, part);
+    LS_MEMORY(cost.error2 != NULL && cost.grad2 != NULL && cost.branch_rms != NULL &&
+              cost.stats_error2 != NULL);
+    double precision[] = {step->level,     (double)step->half,   step->loss_scale,
+                          step->predivide, (double)step->reduce, step->reduces_each};
+    cache_part part[8];
+    int parts = cost_parts(&cost, step->net, span_count, part);
     cache_key key = {{0, 0}};
     if (cache != NULL) {
         key = key_of_data("price", step);
@@ -270,10 +269,6 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
         cache_add(&key, spans, (size_t)span_count * sizeof *spans);
     }
     if (cache_load(cache, key, parts, part)) {
-        cost.whole_error2 = scalars[0];
-        cost.whole_grad2 = scalars[1];
-        cost.logits_error2 = scalars[2];
-        cost.logits2 = scalars[3];
         *out = cost;
         return LS_OK;
     }
@@ -282,10 +277,6 @@ ls_status ls_ideal_error_measure(const ls_oracle_step *step, const ls_ideal_erro
         ls_ideal_error_cost_free(&cost);
         return status;
     }
-    scalars[0] = cost.whole_error2;
-    scalars[1] = cost.whole_grad2;
-    scalars[2] = cost.logits_error2;
-    scalars[3] = cost.logits2;
     cache_save(cache, key, parts, part);
     *out = cost;
     return LS_OK;
@@ -312,54 +303,53 @@ static void add_branches(const ls_branch_set *set, cache_key *key)
     }
 }
 
+enum { FORCED_PARTS = 8 };
+
+static void forced_parts(const ls_oracle_step *step, ls_oracle_result *result,
+                         cache_part part[FORCED_PARTS])
+{
+    ls_shards shards = ls_oracle_shards(step);
+    size_t logits = (size_t)ls_shards_samples(&shards) * (size_t)step->net->classes;
+    const cache_part parts[FORCED_PARTS] = {
+        {result->grad, (size_t)step->net->elements * sizeof(double)},
+        {result->logits, logits * sizeof(double)},
+        {result->loss, (size_t)step->world * sizeof(double)},
+        {&result->turned, sizeof result->turned},
+        {&result->tie_ratio, sizeof result->tie_ratio},
+        {&result->violation_count, sizeof result->violation_count},
+        {result->violation, sizeof result->violation},
+        {result->stats, (size_t)ls_oracle_stats_count(step) * sizeof(double)}};
+    memcpy(part, parts, sizeof parts);
+}
+
 ls_status ls_ideal_error_forced(const ls_oracle_step *step, const ls_branch_set *forced,
                                 const double *tie_limit, const char *cache, ls_oracle_result *out)
 {
     enum { KEPT_BYTES_MAX = 32 << 20 };
     const ls_nettab *net = step->net;
     ls_oracle_mode mode = {.forced = forced, .tie_limit = tie_limit};
-    size_t grad_bytes = (size_t)net->elements * sizeof(double);
-    if (cache == NULL || grad_bytes > KEPT_BYTES_MAX) {
+    cache_part part[FORCED_PARTS];
+    if (cache == NULL || (size_t)net->elements * sizeof(double) > KEPT_BYTES_MAX) {
         return ls_oracle_run(step, &mode, out);
     }
     cache_key key = key_of_data("forced", step);
     add_branches(forced, &key);
     cache_add(&key, tie_limit, (size_t)net->branch_count * sizeof(double));
-    ls_shards shards = ls_oracle_shards(step);
-    size_t logits = (size_t)ls_shards_samples(&shards) * (size_t)net->classes;
     ls_oracle_result kept = {0};
-    kept.grad = malloc(grad_bytes);
-    kept.logits = malloc(logits * sizeof(double));
-    kept.loss = malloc((size_t)step->world * sizeof(double));
-    size_t stats = (size_t)ls_oracle_stats_count(step);
-    kept.stats = malloc((stats + 1) * sizeof(double));
-    if (kept.grad == NULL || kept.logits == NULL || kept.loss == NULL || kept.stats == NULL) {
-        ls_oracle_free(net, &kept);
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate a gradient of %zu bytes",
-                           grad_bytes);
-    }
-    cache_part part[] = {{kept.grad, grad_bytes},
-                         {kept.logits, logits * sizeof(double)},
-                         {kept.loss, (size_t)step->world * sizeof(double)},
-                         {&kept.turned, sizeof kept.turned},
-                         {&kept.tie_ratio, sizeof kept.tie_ratio},
-                         {&kept.violation_count, sizeof kept.violation_count},
-                         {kept.violation, sizeof kept.violation},
-                         {kept.stats, stats * sizeof(double)}};
-    if (cache_load(cache, key, 8, part)) {
+    forced_parts(step, &kept, part);
+    kept.grad = malloc(part[0].bytes);
+    kept.logits = malloc(part[1].bytes);
+    kept.loss = malloc(part[2].bytes);
+    kept.stats = malloc(part[7].bytes + 1);
+    LS_MEMORY(kept.grad != NULL && kept.logits != NULL && kept.loss != NULL && kept.stats != NULL);
+    forced_parts(step, &kept, part);
+    if (cache_load(cache, key, FORCED_PARTS, part)) {
         *out = kept;
         return LS_OK;
     }
     ls_oracle_free(net, &kept);
     LS_TRY(ls_oracle_run(step, &mode, out));
-    cache_part fresh[] = {{out->grad, grad_bytes},
-                          {out->logits, logits * sizeof(double)},
-                          {out->loss, (size_t)step->world * sizeof(double)},
-                          {&out->turned, sizeof out->turned},
-                          {&out->tie_ratio, sizeof out->tie_ratio},
-                          {&out->violation_count, sizeof out->violation_count},
-                          {out->violation, sizeof out->violation},
-                          {out->stats, stats * sizeof(double)}};
-    cache_save(cache, key, 8, fresh);
+    forced_parts(step, out, part);
+    cache_save(cache, key, FORCED_PARTS, part);
     return LS_OK;
 }

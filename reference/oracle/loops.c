@@ -71,12 +71,11 @@ WIDEST static void sum_outer(int64_t pixels, const double *const *row, int64_t r
     memcpy(out, sum, sizeof sum);
 }
 
-static ls_status allocate(size_t count, double **out)
+static double *zeros(size_t count)
 {
-    *out = aligned_alloc(64, (count * sizeof(double) + 63) / 64 * 64);
-    LS_TRY_MEMORY(*out != NULL, "%zu doubles for a convolution", count);
-    memset(*out, 0, count * sizeof(double));
-    return LS_OK;
+    double *memory = aligned_alloc(64, (count * sizeof(double) + 63) / 64 * 64);
+    LS_MEMORY(memory != NULL);
+    return memset(memory, 0, count * sizeof(double));
 }
 
 /* Weights as [block of LANES results][tap][summed channel][LANES]: forward sums over input
@@ -209,26 +208,22 @@ static ls_status walk_all(walk *w, const double *weight)
     int64_t pixels = ls_planes_pixels(w->to);
     int in_channels = w->forward ? w->from->channels : w->to->channels;
     int out_channels = w->forward ? w->to->channels : w->from->channels;
-    double *packed = NULL, *zeros = NULL;
     int64_t *order = malloc((size_t)pixels * sizeof *order);
-    ls_status status = LS_OK;
-    LS_TRY_MEMORY(order != NULL, "the order of %lld pixels", (long long)pixels);
-    LS_TRY_GOTO(status, allocate((size_t)taps * w->to->pitch * w->from->channels, &packed),
-                free_all);
-    LS_TRY_GOTO(status, allocate((size_t)w->from->pitch, &zeros), free_all);
+    LS_MEMORY(order != NULL);
+    double *packed = zeros((size_t)taps * (size_t)w->to->pitch * (size_t)w->from->channels);
+    double *nothing = zeros((size_t)w->from->pitch);
     pack_weights(weight, out_channels, in_channels, taps, w->forward, packed);
     order_pixels(w->to, w->forward ? 1 : w->shape.stride, order);
     w->packed = packed;
-    w->zeros = zeros;
+    w->zeros = nothing;
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t p = 0; p < pixels; p += PIXELS) {
         walk_tile(w, order, p, pixels);
     }
-free_all:
     free(packed);
-    free(zeros);
+    free(nothing);
     free(order);
-    return status;
+    return LS_OK;
 }
 
 static ls_status products_forward(ls_loops_shape shape, const ls_planes *in, const double *weight,
@@ -285,8 +280,8 @@ static void free_pairs(pairs *list)
     free(list->count);
 }
 
-static ls_status list_all_pairs(ls_loops_shape shape, const ls_planes *in,
-                                const ls_planes *out_grad, const ls_shards *shards, pairs *list)
+static void list_all_pairs(ls_loops_shape shape, const ls_planes *in, const ls_planes *out_grad,
+                           const ls_shards *shards, pairs *list)
 {
     int64_t taps = shape.kernel * shape.kernel, chunks = ls_shards_chunks(shards);
     int64_t pixels = (int64_t)out_grad->height * out_grad->width;
@@ -294,10 +289,8 @@ static ls_status list_all_pairs(ls_loops_shape shape, const ls_planes *in,
     *list = (pairs){malloc(most * sizeof *list->row), malloc(most * sizeof *list->column),
                     malloc((size_t)(taps * chunks) * sizeof *list->start),
                     malloc((size_t)(taps * chunks) * sizeof *list->count)};
-    if (list->row == NULL || list->column == NULL || list->start == NULL || list->count == NULL) {
-        free_pairs(list);
-        return ls_log_fail(LS_ERR_INFRA, "oracle: cannot allocate %zu pairs of pixels", most);
-    }
+    LS_MEMORY(list->row != NULL && list->column != NULL && list->start != NULL &&
+              list->count != NULL);
 #pragma omp parallel for if (most > 1 << 14)
     for (int64_t i = 0; i < taps * chunks; i++) {
         int chunk = (int)(i % chunks);
@@ -308,7 +301,6 @@ static ls_status list_all_pairs(ls_loops_shape shape, const ls_planes *in,
                                     (int)ls_shards_count(shards, chunk, 1), list->row + start,
                                     list->column + start);
     }
-    return LS_OK;
 }
 
 static ls_status products_weight_grad(ls_loops_shape shape, const ls_planes *in,
@@ -321,7 +313,7 @@ static ls_status products_weight_grad(ls_loops_shape shape, const ls_planes *in,
     int64_t column_blocks = out_grad->pitch / LANES;
     int64_t weights = taps * in->channels * out_grad->channels;
     pairs list;
-    LS_TRY(list_all_pairs(shape, in, out_grad, shards, &list));
+    list_all_pairs(shape, in, out_grad, shards, &list);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t task = 0; task < taps * chunks * row_blocks * column_blocks; task++) {
         double sums[ROWS * LANES] __attribute__((aligned(64)));
@@ -367,47 +359,35 @@ const ls_loops *ls_loops_cpu(void)
     return &cpu;
 }
 
-/* LS_LIB_DIR, or lib/ next to the program (for tests: next to its folder). */
-static bool library_path(char *path, size_t bytes)
+/* From LS_LIB_DIR, or lib/ next to the program (for tests: next to its folder). It stays loaded,
+ * because a device's context is created once. */
+static void *open_library(void)
 {
-    static const char *const way[] = {"/lib", "/../lib"};
     const char *folder = getenv("LS_LIB_DIR");
-    char program[PATH_MAX];
-    if (folder != NULL) {
-        return snprintf(path, bytes, "%s/ls_oracle_cuda.so", folder) < (int)bytes &&
-               access(path, F_OK) == 0;
-    }
+    char program[PATH_MAX / 2] = "", path[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length < 0) {
-        return false;
+    program[length > 0 ? length : 0] = '\0';
+    program[strrchr(program, '/') != NULL ? strrchr(program, '/') - program : 0] = '\0';
+    static const char *const way[] = {"/lib", "/../lib"};
+    void *library = NULL;
+    for (int i = 0; i < 2 && library == NULL; i++) {
+        snprintf(path, sizeof path, "%s%s/ls_oracle_cuda.so", folder != NULL ? folder : program,
+                 folder != NULL ? "" : way[i]);
+        library = access(path, F_OK) == 0 ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     }
-    program[length] = '\0';
-    char *slash = strrchr(program, '/');
-    LS_ASSERT(slash != NULL);
-    *slash = '\0';
-    for (size_t i = 0; i < sizeof way / sizeof way[0]; i++) {
-        int length_all = snprintf(path, bytes, "%s%s/ls_oracle_cuda.so", program, way[i]);
-        if (length_all < (int)bytes && access(path, F_OK) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return library;
 }
 
-/* NULL with the reason in why. The library stays loaded, because a device's context is created
- * once. */
+/* NULL with the reason in why. */
 static const ls_loops *load_device(char *why, int why_bytes)
 {
-    char path[PATH_MAX];
     ls_loops_entry_fn *entry = NULL;
-    if (!library_path(path, sizeof path)) {
-        snprintf(why, (size_t)why_bytes, "ls_oracle_cuda.so is not built");
-        return NULL;
-    }
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *library = open_library();
     void *symbol = library != NULL ? dlsym(library, LS_LOOPS_ENTRY) : NULL;
     if (symbol == NULL) {
-        snprintf(why, (size_t)why_bytes, "%s", dlerror());
+        const char *reason = dlerror();
+        snprintf(why, (size_t)why_bytes, "%s",
+                 reason != NULL ? reason : "ls_oracle_cuda.so is not built");
         return NULL;
     }
     memcpy(&entry, &symbol, sizeof symbol); /* ISO C has no cast from void * to a function */

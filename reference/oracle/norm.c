@@ -142,11 +142,7 @@ ls_status ls_norm_forward(const ls_planes *in, const double *weight, const doubl
     size_t bytes = (size_t)parts * (size_t)in->pitch * sizeof(double);
     stats->mean = malloc(bytes);
     stats->inv_std = malloc(bytes);
-    if (stats->mean == NULL || stats->inv_std == NULL) {
-        ls_log_error("oracle: cannot allocate %zu bytes of statistics", 2 * bytes);
-        ls_norm_stats_free(stats);
-        return LS_ERR_INFRA;
-    }
+    LS_MEMORY(stats->mean != NULL && stats->inv_std != NULL);
     int blocks = in->pitch / LANES;
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < parts * blocks; task++) {

@@ -7,7 +7,15 @@
 #include "kernels/core/log.h"
 #include "run.h"
 
-static ls_status allocate(ls_run *r)
+/* `count` zeros. */
+static void *zeros(size_t count, size_t bytes)
+{
+    void *memory = calloc(count + 1, bytes);
+    LS_MEMORY(memory != NULL);
+    return memory;
+}
+
+static void allocate(ls_run *r)
 {
     const ls_oracle_step *step = r->step;
     ls_oracle_result *result = r->result;
@@ -17,34 +25,25 @@ static ls_status allocate(ls_run *r)
         largest = count > largest ? count : largest;
     }
     size_t elements = (size_t)r->net->elements, world = (size_t)step->world;
-    r->weight = malloc(largest * sizeof(double));
-    r->chunk = malloc(largest * world * (size_t)step->accumulate * sizeof(double));
-    result->grad = calloc(elements, sizeof(double));
-    result->logits = calloc((size_t)r->samples * (size_t)r->net->classes, sizeof(double));
-    result->loss = calloc(world, sizeof(double));
-    result->stats = calloc((size_t)ls_oracle_stats_count(step) + 1, sizeof(double));
-    bool whole = r->weight != NULL && r->chunk != NULL && result->grad != NULL &&
-                 result->logits != NULL && result->loss != NULL && result->stats != NULL;
+    r->weight = zeros(largest, sizeof(double));
+    r->chunk = zeros(largest * world * (size_t)step->accumulate, sizeof(double));
+    result->grad = zeros(elements, sizeof(double));
+    result->logits = zeros((size_t)r->samples * (size_t)r->net->classes, sizeof(double));
+    result->loss = zeros(world, sizeof(double));
+    result->stats = zeros((size_t)ls_oracle_stats_count(step), sizeof(double));
     if (r->mode->ideal_input != NULL) {
-        result->branch_rms = calloc(branches, sizeof(double));
-        whole = whole && result->branch_rms != NULL;
+        result->branch_rms = zeros(branches, sizeof(double));
     }
     if (r->mode->keep_input) {
-        result->kept_input = calloc(branches, sizeof(float *));
-        whole = whole && result->kept_input != NULL;
+        result->kept_input = zeros(branches, sizeof(float *));
     }
     if (r->mode->rank_grads) {
-        result->rank_grad = calloc(elements * world, sizeof(float));
-        whole = whole && result->rank_grad != NULL;
+        result->rank_grad = zeros(elements * world, sizeof(float));
     }
-    LS_TRY_MEMORY(whole, "the gradients of %s on %d ranks", r->net->arch, step->world);
     if (r->mode->forced == NULL) {
-        LS_TRY(ls_branch_allocate(r->net, r->samples, &r->own));
-        r->taken = &r->own;
-    } else {
-        r->taken = r->mode->forced;
+        ls_branch_allocate(r->net, r->samples, &r->own);
     }
-    return LS_OK;
+    r->taken = r->mode->forced != NULL ? r->mode->forced : &r->own;
 }
 
 static void release(ls_run *r)
@@ -71,33 +70,20 @@ static int enough_threads(void)
 /* Multiply-adds of all products of the step. */
 static double multiply_adds(const ls_run *r)
 {
-    double sum = 0;
-    for (int i = 1; i < r->net->node_count; i++) {
-        const ls_nettab_node *node = &r->net->node[i];
-        if (node->kind == LS_NETTAB_CONV || node->kind == LS_NETTAB_LINEAR) {
-            sum += (double)r->net->param[node->weight].count * node->height * node->width;
-        }
-    }
-    return sum * r->samples * (r->mode->forward_only ? 1 : 3);
-}
-
-static ls_status choose_loops(ls_run *r)
-{
-    LS_TRY(ls_loops_choose(multiply_adds(r), &r->products));
-    /* only the CPU has batch norms with mistakes */
-    r->norms = r->mode->norm == LS_NORM_RIGHT ? r->products : ls_loops_cpu();
-    return LS_OK;
+    return (double)ls_nettab_macs(r->net) * r->samples * (r->mode->forward_only ? 1 : 3);
 }
 
 static ls_status run_all(ls_run *r)
 {
-    LS_TRY(choose_loops(r));
+    LS_TRY(ls_loops_choose(multiply_adds(r), &r->products));
+    /* only the CPU has batch norms with mistakes */
+    r->norms = r->mode->norm == LS_NORM_RIGHT ? r->products : ls_loops_cpu();
+    allocate(r);
     int threads = omp_get_max_threads();
     omp_set_num_threads(enough_threads());
-    ls_status status = allocate(r);
-    status = status == LS_OK ? ls_forward_run(r) : status;
-    status = status == LS_OK ? ls_forward_loss(r) : status;
-    status = status == LS_OK && !r->mode->forward_only ? ls_backward_run(r) : status;
+    ls_status status = ls_forward_run(r);
+    LS_THEN(status, ls_forward_loss(r));
+    LS_THEN(status, r->mode->forward_only ? LS_OK : ls_backward_run(r));
     omp_set_num_threads(threads);
     return status;
 }
@@ -109,8 +95,7 @@ ls_status ls_oracle_run(const ls_oracle_step *step, const ls_oracle_mode *mode,
     for (int rank = 0; rank < step->world; rank++) {
         LS_ASSERT(step->batch[rank] > 0);
     }
-    ls_run *r = calloc(1, sizeof *r);
-    LS_TRY_MEMORY(r != NULL, "a run");
+    ls_run *r = zeros(1, sizeof *r);
     ls_oracle_result result = {0};
     r->step = step;
     r->mode = mode;

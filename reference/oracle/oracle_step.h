@@ -93,14 +93,34 @@ static inline double ls_oracle_divisor(const ls_oracle_step *step)
     return step->divisor > 0 ? step->divisor : step->world;
 }
 /* The distribution of the step's samples. */
-ls_shards ls_oracle_shards(const ls_oracle_step *step);
+static inline ls_shards ls_oracle_shards(const ls_oracle_step *step)
+{
+    return (ls_shards){step->world, step->accumulate, step->batch};
+}
 /* Samples that share statistics with one micro-step of `rank`. */
-int64_t ls_oracle_stats_samples(const ls_oracle_step *step, int rank);
+static inline int64_t ls_oracle_stats_samples(const ls_oracle_step *step, int rank)
+{
+    ls_shards shards = ls_oracle_shards(step);
+    return ls_shards_batches(&shards, rank / step->stat_ranks * step->stat_ranks, step->stat_ranks);
+}
 /* Statistics of all batch norms: for each, in order of execution, the mean of every group [groups]
  * [channels], then the biased variance alike. Groups are A micro-steps of W / stat_ranks. */
-int64_t ls_oracle_stats_count(const ls_oracle_step *step);
-int ls_oracle_stats_groups(const ls_oracle_step *step);
+static inline int ls_oracle_stats_groups(const ls_oracle_step *step)
+{
+    return step->accumulate * (step->world / step->stat_ranks);
+}
 /* The offset of the statistics of the norm `node`. */
-int64_t ls_oracle_stats_of(const ls_oracle_step *step, int node);
+static inline int64_t ls_oracle_stats_of(const ls_oracle_step *step, int node)
+{
+    int64_t channels = 0;
+    for (int i = 0; i < node; i++) {
+        channels += step->net->node[i].kind == LS_NETTAB_NORM ? step->net->node[i].channels : 0;
+    }
+    return 2 * ls_oracle_stats_groups(step) * channels;
+}
+static inline int64_t ls_oracle_stats_count(const ls_oracle_step *step)
+{
+    return ls_oracle_stats_of(step, step->net->node_count);
+}
 
 #endif

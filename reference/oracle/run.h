@@ -13,17 +13,17 @@
 
 /* Random errors added before the rounding; none with seed 0. Each array of a step has its own
  * number. */
-typedef struct ls_round_stored_noise {
+typedef struct ls_run_noise {
     uint64_t seed, array;
-} ls_round_stored_noise;
+} ls_run_noise;
 
 /* value = round(type, value), in place. With noise, adds 2^-24 * (|value| + rms of the array) * u
  * first, u uniform in -1..1 and a pure function of (seed, array, index): about the difference that
  * another order of f32 summation makes. F64 leaves the array as it is. */
-void ls_round_stored_values(ls_bits_type type, ls_round_stored_noise noise, int64_t count,
+void ls_run_store(ls_bits_type type, ls_run_noise noise, int64_t count,
                             double *value);
 /* Sum of squares over 256 parts, then over the parts: independent of the number of threads. */
-double ls_round_stored_square_sum(int64_t count, const double *value);
+double ls_run_square_sum(int64_t count, const double *value);
 
 /* One run of ls_oracle_run. */
 typedef struct ls_run {
@@ -48,7 +48,7 @@ typedef struct ls_run {
     ls_norm_stats stats[LS_NETTAB_NODES_MAX];
 } ls_run;
 
-ls_round_stored_noise ls_run_next_noise(ls_run *r);
+ls_run_noise ls_run_next_noise(ls_run *r);
 /* Rounds an array that is complete to `type`. */
 void ls_run_round_stored(ls_run *r, ls_bits_type type, ls_planes *planes);
 /* Of `node`'s shape, all samples. */

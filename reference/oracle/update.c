@@ -396,10 +396,8 @@ static void find_lars_ratio(const ls_update_rule *o, constants *c, const ls_upda
 static ls_status step_lamb(const ls_update_rule *o, constants *c, ls_update_tensor *t)
 {
     const ls_update_unit *u = &c->unit;
-    interval *way = malloc((size_t)t->count * sizeof *way);
-    if (way == NULL && t->count > 0) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld updates", (long long)t->count);
-    }
+    interval *way = malloc(((size_t)t->count + 1) * sizeof *way);
+    LS_MEMORY(way != NULL);
     interval all = norm_of(o->grad_squares, 0, o->grad_elements);
     if (o->max_grad_norm > 0 && all.value > o->max_grad_norm) {
         c->divisor = interval_div(u, all, interval_constant(u, o->max_grad_norm));

@@ -14,7 +14,7 @@
 #include "reference/model/model.h"
 #include "reference/oracle/oracle.h"
 #include "reference/oracle/ideal_error.h"
-#include "reference/oracle/ops.h"
+#include "reference/oracle/planes.h"
 #include "suite/unit/run_suite.h"
 
 /* Uniform with variance 1, from a plain linear generator: fast, and good enough for inputs. */
@@ -67,7 +67,7 @@ TEST(losses_are_those_of_torch)
     }
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         double loss[3];
-        ls_ops_cross_entropy(&x, target, want[i].smoothing, even, loss, &grad);
+        ls_planes_cross_entropy(&x, target, want[i].smoothing, even, loss, &grad);
         for (int n = 0; n < 3; n++) {
             ck_assert_double_le(fabs(loss[n] - want[i].loss[n]), FEW_TERMS);
             for (int c = 0; c < 4; c++) {
