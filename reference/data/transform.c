@@ -14,8 +14,10 @@ enum { TRIES = 10 };
 static const double LEAST_RATIO = 3.0 / 4.0, MOST_RATIO = 4.0 / 3.0;
 static const float MEAN[3] = {0.485f, 0.456f, 0.406f}, DEVIATION[3] = {0.229f, 0.224f, 0.225f};
 
-bool ls_transform_rectangle(double area, double ratio, int width, int height, int *crop_width,
-                            int *crop_height)
+/* One try of the rule: width and height for `area` and `ratio`, rounded half to even. False if the
+ * rectangle does not fit. */
+static bool choose_rectangle(double area, double ratio, int width, int height, int *crop_width,
+                             int *crop_height)
 {
     double w = nearbyint(sqrt(area * ratio)), h = nearbyint(sqrt(area / ratio));
     if (!(w > 0 && w <= width && h > 0 && h <= height)) {
@@ -26,7 +28,8 @@ bool ls_transform_rectangle(double area, double ratio, int width, int height, in
     return true;
 }
 
-ls_transform_crop ls_transform_fallback(int width, int height)
+/* The result after ten failed tries: the largest centred rectangle within the ratios. */
+static ls_transform_crop largest_crop(int width, int height)
 {
     ls_transform_crop crop = {.height = height, .width = width};
     double ratio = (double)width / (double)height;
@@ -67,13 +70,13 @@ ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index,
     ls_rng_torch generator;
     ls_rng_torch_seed(&generator,
                       ls_transform_key(seed, LS_PLANT(crops_alike_in_epochs, epoch, 0), index));
-    ls_transform_crop crop = ls_transform_fallback(width, height);
+    ls_transform_crop crop = largest_crop(width, height);
     for (int try = 0; try < TRIES; try++) {
         double area =
             (double)width * (double)height * (double)ls_rng_torch_uniform(&generator, 0.08, 1.0);
         double ratio = (double)(float)exp((double)ls_rng_torch_uniform(&generator, least, most));
         int w, h;
-        if (ls_transform_rectangle(area, ratio, width, height, &w, &h)) {
+        if (choose_rectangle(area, ratio, width, height, &w, &h)) {
             crop.top = (int)ls_rng_torch_below(&generator, (uint32_t)(height - h + 1));
             crop.left = (int)ls_rng_torch_below(&generator, (uint32_t)(width - w + 1));
             crop.height = h;

@@ -54,12 +54,6 @@ ls_transform_crop ls_transform_draw(uint64_t seed, int64_t epoch, int64_t index,
  * coin, by the same rule. top and left count from the corner of the padding. */
 ls_transform_crop ls_transform_draw_padded(uint64_t seed, int64_t epoch, int64_t index, int size,
                                            int pad);
-/* One try of the rule: width and height for `area` and `ratio`, rounded half to even. False if the
- * rectangle does not fit. */
-bool ls_transform_rectangle(double area, double ratio, int width, int height, int *crop_width,
-                            int *crop_height);
-/* The result after ten failed tries: the largest centred rectangle within the ratios. */
-ls_transform_crop ls_transform_fallback(int width, int height);
 
 typedef struct ls_transform_resize {
     int width, height; /* of the whole picture after Resize */

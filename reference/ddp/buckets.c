@@ -11,20 +11,15 @@
 static const ls_dtype closing_order[] = {LS_F16, LS_BF16, LS_F32, LS_F64};
 enum { TYPES = sizeof closing_order / sizeof closing_order[0] };
 
-static ls_status allocate(int count, ls_bucket_layout *out)
+static void allocate(int count, ls_bucket_layout *out)
 {
     size_t room = count > 0 ? (size_t)count : 1;
     *out = (ls_bucket_layout){.bucket = calloc(room, sizeof *out->bucket),
                               .member = calloc(room, sizeof *out->member),
                               .bucket_of = calloc(room, sizeof *out->bucket_of),
                               .offset = calloc(room, sizeof *out->offset)};
-    if (out->bucket == NULL || out->member == NULL || out->bucket_of == NULL ||
-        out->offset == NULL) {
-        ls_log_error("cannot allocate a bucket layout of %d parameters", count);
-        ls_buckets_free(out);
-        return LS_ERR_INFRA;
-    }
-    return LS_OK;
+    LS_MEMORY(out->bucket != NULL && out->member != NULL && out->bucket_of != NULL &&
+              out->offset != NULL);
 }
 
 void ls_buckets_free(ls_bucket_layout *layout)
@@ -83,12 +78,8 @@ static void fill(const ls_bucket_item *item, int count, const int *order, ls_buc
                  const int64_t *limit, int limit_count, open_bucket *open, ls_bucket_layout *out)
 {
     for (int i = 0; i < count; i++) {
-        int index = order != NULL ? order[i] : i;
+        int index = order[i];
         LS_ASSERT(index >= 0 && index < count);
-        if (item[index].alone) {
-            append(out, item, &index, 1);
-            continue;
-        }
         open_bucket *mine = &open[type_number(item[index].dtype)];
         mine->member[mine->count++] = index;
         mine->filled += item[index].elements *
@@ -105,63 +96,19 @@ static void fill(const ls_bucket_item *item, int count, const int *order, ls_buc
     }
 }
 
-static int compare_smallest(const void *left, const void *right)
-{
-    const int *a = left, *b = right; /* {smallest index, bucket} */
-    return (a[0] > b[0]) - (a[0] < b[0]);
-}
-
-/* Sorts the buckets by their smallest index. */
-static ls_status sort_buckets(const ls_bucket_item *item, int count, ls_bucket_layout *layout)
-{
-    ls_bucket_layout sorted;
-    LS_TRY(allocate(count, &sorted));
-    int(*key)[2] = calloc((size_t)layout->bucket_count + 1, sizeof *key);
-    if (key == NULL) {
-        ls_log_error("cannot allocate %d sort keys", layout->bucket_count);
-        ls_buckets_free(&sorted);
-        return LS_ERR_INFRA;
-    }
-    for (int b = 0; b < layout->bucket_count; b++) {
-        key[b][0] = layout->member[layout->bucket[b].first]; /* filled in index order */
-        key[b][1] = b;
-    }
-    qsort(key, (size_t)layout->bucket_count, sizeof *key, compare_smallest);
-    for (int b = 0; b < layout->bucket_count; b++) {
-        const ls_bucket *from = &layout->bucket[key[b][1]];
-        append(&sorted, item, &layout->member[from->first], from->count);
-    }
-    free(key);
-    ls_buckets_free(layout);
-    *layout = sorted;
-    return LS_OK;
-}
-
-ls_status ls_buckets_assign(const ls_bucket_item *item, int count, const int *order,
-                            ls_bucket_unit unit, const int64_t *limit, int limit_count,
-                            ls_bucket_layout *out)
+void ls_buckets_assign(const ls_bucket_item *item, int count, const int *order, ls_bucket_unit unit,
+                       const int64_t *limit, int limit_count, ls_bucket_layout *out)
 {
     LS_ASSERT(limit_count > 0);
     int *room = calloc((size_t)count * TYPES + 1, sizeof *room);
-    LS_TRY_MEMORY(room != NULL, "open buckets of %d parameters", count);
+    LS_MEMORY(room != NULL);
     open_bucket open[TYPES] = {{0}};
     for (int type = 0; type < TYPES; type++) {
         open[type].member = room + (size_t)type * (size_t)count;
     }
-    ls_bucket_layout layout;
-    ls_status status;
-    LS_TRY_GOTO(status, allocate(count, &layout), free_room);
-    fill(item, count, order, unit, limit, limit_count, open, &layout);
-    if (order == NULL) {
-        LS_TRY_GOTO(status, sort_buckets(item, count, &layout), free_layout);
-    }
-    *out = layout;
-    goto free_room;
-free_layout:
-    ls_buckets_free(&layout);
-free_room:
+    allocate(count, out);
+    fill(item, count, order, unit, limit, limit_count, open, out);
     free(room);
-    return status;
 }
 
 /* ---- the layouts of a run -------------------------------------------------------------------- */
@@ -172,52 +119,35 @@ void ls_buckets_items(const ls_network *network, const ls_precision *precision,
     for (int p = 0; p < network->param_count; p++) {
         const ls_param *param = &network->param[p];
         item[p] = (ls_bucket_item){ls_precision_reduced(precision, param->role),
-                                   ls_shape_count(&param->shape), false};
+                                   ls_shape_count(&param->shape)};
     }
 }
 
-static ls_status assign_by_rule(const ls_dialect_rules *rules, const ls_bucket_item *item,
-                                int count, const int *order, ls_bucket_layout *out)
-{
-    return ls_buckets_assign(item, count, order, rules->unit, rules->limit, rules->limit_count,
-                             out);
-}
-
-ls_status ls_buckets_first(const ls_dialect_rules *rules, const ls_network *network,
-                           const ls_bucket_item *item, ls_bucket_layout *out)
+void ls_buckets_first(const ls_dialect_rules *rules, const ls_network *network,
+                      const ls_bucket_item *item, ls_bucket_layout *out)
 {
     static const int64_t no_limit = 0;
     int count = network->param_count;
     int *order = calloc((size_t)count + 1, sizeof *order);
-    LS_TRY_MEMORY(order != NULL, "the order of %d parameters", count);
+    LS_MEMORY(order != NULL);
     bool delayed = rules->delay || rules->first == LS_FIRST_DELAYED;
-    ls_status status;
-    if (delayed) { /* parameter order, types in the order of closing_order */
-        for (int p = 0; p < count; p++) {
-            order[p] = p;
-        }
-        status = ls_buckets_assign(item, count, order, rules->unit, &no_limit, 1, out);
-    } else {
-        ls_model_backward_order(network, order);
-        if (rules->first == LS_FIRST_FINAL) {
-            status = assign_by_rule(rules, item, count, order, out);
-        } else {
-            status = ls_buckets_assign(item, count, order, rules->unit, &no_limit, 1, out);
-        }
+    bool final = !delayed && rules->first == LS_FIRST_FINAL;
+    ls_model_backward_order(network, order);
+    for (int p = 0; p < count && delayed; p++) { /* types in the order of closing_order */
+        order[p] = p;
     }
+    ls_buckets_assign(item, count, order, rules->unit, final ? rules->limit : &no_limit,
+                      final ? rules->limit_count : 1, out);
     free(order);
-    if (status == LS_OK) {
-        out->delayed = delayed;
-    }
-    return status;
+    out->delayed = delayed;
 }
 
-ls_status ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *network,
-                             const ls_bucket_item *item, const int *ready_order,
-                             ls_bucket_layout *out)
+void ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *network,
+                        const ls_bucket_item *item, const int *ready_order, ls_bucket_layout *out)
 {
     LS_ASSERT(rules->rebuild && !rules->delay);
-    return assign_by_rule(rules, item, network->param_count, ready_order, out);
+    ls_buckets_assign(item, network->param_count, ready_order, rules->unit, rules->limit,
+                      rules->limit_count, out);
 }
 
 /* ---- as numbers ------------------------------------------------------------------------------ */
@@ -279,19 +209,17 @@ ls_status ls_buckets_from_vector(const int32_t *vector, const ls_bucket_item *it
                                  const char *source, ls_bucket_layout *out)
 {
     bool *seen = calloc((size_t)param_count + 1, sizeof *seen);
-    LS_TRY_MEMORY(seen != NULL, "%d marks", param_count);
+    LS_MEMORY(seen != NULL);
     ls_status status = check_vector(vector, item, param_count, source, seen);
     free(seen);
     LS_TRY(status);
-    ls_bucket_layout layout;
-    LS_TRY(allocate(param_count, &layout));
-    layout.delayed = vector[0] == 1;
+    allocate(param_count, out);
+    out->delayed = vector[0] == 1;
     const int32_t *size = vector + HEAD, *member = size + param_count;
     for (int b = 0; b < vector[1]; b++) {
-        append(&layout, item, member, size[b]);
+        append(out, item, member, size[b]);
         member += size[b];
     }
-    *out = layout;
     return LS_OK;
 }
 

@@ -17,7 +17,6 @@
 typedef struct ls_bucket_item {
     ls_dtype dtype; /* type of the reduction */
     int64_t elements;
-    bool alone; /* gets a bucket of its own and closes no other (torch's sparse gradients) */
 } ls_bucket_item;
 
 typedef struct ls_bucket {
@@ -37,13 +36,11 @@ typedef struct ls_bucket_layout {
 } ls_bucket_layout;
 
 /* The generic algorithm (torch/csrc/distributed/c10d/reducer.cpp). `order`[count] are item indices
- * in the order in which gradients become ready; buckets are then in closing order, and the open
- * ones are closed at the end in the order f16, bf16, f32, f64. order NULL: index order, and buckets
- * are sorted by their smallest index. Each type steps through the limits on its own; the last limit
- * repeats; a limit of 0 is none. LS_ERR_INFRA without memory. */
-ls_status ls_buckets_assign(const ls_bucket_item *item, int count, const int *order,
-                            ls_bucket_unit unit, const int64_t *limit, int limit_count,
-                            ls_bucket_layout *out);
+ * in the order in which gradients become ready; buckets are in closing order, and the open ones are
+ * closed at the end in the order f16, bf16, f32, f64. Each type steps through the limits on its
+ * own; the last limit repeats; a limit of 0 is none. */
+void ls_buckets_assign(const ls_bucket_item *item, int count, const int *order, ls_bucket_unit unit,
+                       const int64_t *limit, int limit_count, ls_bucket_layout *out);
 void ls_buckets_free(ls_bucket_layout *layout);
 
 /* item[param_count] of a network at a precision. */
@@ -51,13 +48,12 @@ void ls_buckets_items(const ls_network *network, const ls_precision *precision,
                       ls_bucket_item *item);
 /* The layout of iteration 1: final for --delay-allreduce and --deterministic (then from the
  * network's backward order), else one bucket per type, depending on the dialect. */
-ls_status ls_buckets_first(const ls_dialect_rules *rules, const ls_network *network,
-                           const ls_bucket_item *item, ls_bucket_layout *out);
+void ls_buckets_first(const ls_dialect_rules *rules, const ls_network *network,
+                      const ls_bucket_item *item, ls_bucket_layout *out);
 /* The layout of later iterations, from this rank's ready order [param_count] of iteration 1; the
  * ranks use rank 0's. Call it only if rules->rebuild. */
-ls_status ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *network,
-                             const ls_bucket_item *item, const int *ready_order,
-                             ls_bucket_layout *out);
+void ls_buckets_rebuild(const ls_dialect_rules *rules, const ls_network *network,
+                        const ls_bucket_item *item, const int *ready_order, ls_bucket_layout *out);
 
 /* A layout as numbers, for rank 0's broadcast and the checkpoint. The length depends only on the
  * number of parameters, so every rank knows it in advance (Apex's own broadcast has a variable

@@ -83,7 +83,7 @@ ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
     size_t count = (size_t)memory->param_count;
     ls_status status = LS_OK;
     ls_ddp *ddp = calloc(1, sizeof *ddp);
-    LS_TRY_MEMORY(ddp != NULL, "the reducer");
+    LS_MEMORY(ddp != NULL);
     ddp->options = *options;
     ddp->hook = (ls_ddp_hook){.name = "none", .context = ddp, .begin = reduce_by_rules};
     ddp->unused = -1;
@@ -94,23 +94,20 @@ ls_status ls_ddp_create(const ls_ddp_options *options, ls_ddp **out)
     ddp->is_ready = calloc(count, sizeof *ddp->is_ready);
     ddp->vector =
         calloc((size_t)ls_buckets_vector_length(memory->param_count), sizeof *ddp->vector);
-    if (ddp->item == NULL || ddp->slot == NULL || ddp->arrival == NULL || ddp->is_ready == NULL ||
-        ddp->vector == NULL) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the buckets of %zu parameters", count);
-        goto free;
+    LS_MEMORY(ddp->item != NULL && ddp->slot != NULL && ddp->arrival != NULL &&
+              ddp->is_ready != NULL && ddp->vector != NULL);
+    for (size_t i = 0; i < count && status == LS_OK; i++) {
+        status = device->api->event_create(device->backend, &ddp->slot[i].event);
     }
-    for (size_t i = 0; i < count; i++) {
-        LS_TRY_GOTO(status, device->api->event_create(device->backend, &ddp->slot[i].event), free);
+    if (status != LS_OK) {
+        ls_ddp_free(ddp);
+        return status;
     }
     ls_buckets_items(memory->network, options->precision, ddp->item);
-    LS_TRY_GOTO(status, ls_buckets_first(options->rules, memory->network, ddp->item, &ddp->layout),
-                free);
+    ls_buckets_first(options->rules, memory->network, ddp->item, &ddp->layout);
     place(ddp);
     *out = ddp;
     return LS_OK;
-free:
-    ls_ddp_free(ddp);
-    return status;
 }
 
 void ls_ddp_free(ls_ddp *ddp)
@@ -119,7 +116,7 @@ void ls_ddp_free(ls_ddp *ddp)
         return;
     }
     const ls_memory *memory = ddp->options.memory;
-    for (int i = 0; ddp->slot != NULL && i < memory->param_count; i++) {
+    for (int i = 0; i < memory->param_count; i++) {
         if (ddp->slot[i].event != NULL) {
             memory->device->api->event_destroy(ddp->slot[i].event);
         }
@@ -179,8 +176,7 @@ ls_status ls_ddp_rebuild(ls_ddp *ddp, bool *changed)
         ddp->arrival[i] = LS_PLANT(rebuilt_as_registered, ddp->vector[i], i);
     }
     ls_bucket_layout layout;
-    LS_TRY(
-        ls_buckets_rebuild(ddp->options.rules, memory->network, ddp->item, ddp->arrival, &layout));
+    ls_buckets_rebuild(ddp->options.rules, memory->network, ddp->item, ddp->arrival, &layout);
     replace_layout(ddp, &layout);
     ddp->settled = true;
     *changed = true;

@@ -186,25 +186,25 @@ static void print_rules(const scene *s)
     fprintf(s->to, " %s of one type\n", r->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
 }
 
-static ls_status print_buckets(const scene *s, int64_t *bytes)
+/* The bytes of later iterations. */
+static int64_t print_buckets(const scene *s)
 {
     ls_bucket_layout layout;
     print_rules(s);
-    LS_TRY(ls_buckets_first(&s->rules, &s->network, s->item, &layout));
+    ls_buckets_first(&s->rules, &s->network, s->item, &layout);
     print_title(s, s->rules.rebuild ? "Buckets of iteration 1" : "Buckets of every iteration");
     fprintf(s->to, "%s\n",
             layout.delayed ? "begun after the end of backward"
                            : "begun when full, in this order, during backward");
-    *bytes = print_layout(s, &layout);
+    int64_t bytes = print_layout(s, &layout);
     ls_buckets_free(&layout);
-    if (!s->rules.rebuild) {
-        return LS_OK;
+    if (s->rules.rebuild) {
+        ls_buckets_rebuild(&s->rules, &s->network, s->item, s->order, &layout);
+        print_title(s, "Buckets of later iterations, from backward's order");
+        bytes = print_layout(s, &layout);
+        ls_buckets_free(&layout);
     }
-    LS_TRY(ls_buckets_rebuild(&s->rules, &s->network, s->item, s->order, &layout));
-    print_title(s, "Buckets of later iterations, from backward's order");
-    *bytes = print_layout(s, &layout);
-    ls_buckets_free(&layout);
-    return LS_OK;
+    return bytes;
 }
 
 /* A ring sends and receives 2(W-1)/W of each reduced byte per rank (Patarasuk and Yuan 2009). */
@@ -317,20 +317,16 @@ ls_status ls_explain_print(const ls_options *options, int world, FILE *to)
     LS_MEMORY(s.item != NULL && s.order != NULL);
     ls_buckets_items(&s.network, &s.precision, s.item);
     ls_model_backward_order(&s.network, s.order);
-    int64_t bytes = 0;
     print_run(&s);
     print_types(&s);
     print_scaler(&s);
-    ls_status status = print_buckets(&s, &bytes);
-    if (status == LS_OK) {
-        print_wire(&s, bytes);
-        print_memory(&s);
-        print_params(&s);
-    }
+    print_wire(&s, print_buckets(&s));
+    print_memory(&s);
+    print_params(&s);
     free(s.item);
     free(s.order);
     ls_model_free(&s.network);
-    return status;
+    return LS_OK;
 }
 
 enum {

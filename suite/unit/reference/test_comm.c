@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernels/core/digest.h"
+#include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "suite/unit/run_suite.h"
 #include "comm_peer.h"
@@ -30,7 +31,8 @@ static int all_operations(int rank, int world, int port, void *engine)
             one_operation(&self, moves[k], LS_F16, counts[c], round % 2, round % world);
             one_operation(&self, moves[k], LS_F64, counts[c], round % 2, (round + 1) % world);
         }
-        one_operation(&self, LS_COMM_BARRIER, LS_U8, 0, 0, 0);
+        const ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "test"};
+        RANK_CHECK(ls_comm_run(self.api, self.comm, &barrier, NULL) == LS_OK);
     }
     /* several segments per chunk, uneven */
     one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 1000003, 1, 0);

@@ -31,6 +31,8 @@ static int overlapping(int rank, int world, int port, void *engine)
     for (int k = MANY - 1; k >= 0; k--) {
         RANK_CHECK(self.api->wait(self.comm, &handle[k], NULL) == LS_OK);
         RANK_CHECK(k == MANY - 1 || handle[k].finished_ns <= handle[k + 1].started_ns);
+        RANK_CHECK(handle[k].finished_ns >= handle[k].started_ns &&
+                   handle[k].started_ns >= handle[k].begun_ns);
         for (int i = 0; i < 777; i++) {
             RANK_CHECK(data[k][i] == (float)(world * (k + i) + world * (world - 1) / 2));
         }

@@ -167,7 +167,6 @@ TEST(bytes_are_those_of_the_floats)
     ls_loader_close(loader);
 }
 
-/* A step whose images cannot be numbered is an error of the file that asked for it. */
 /* Validation: rank r of W has pictures r, r + W, ..., in the order of the list, the last batch
  * filled up with black ones of class 0, and then the first batch again; with any number of threads.
  */
@@ -276,6 +275,7 @@ TEST(cifar_threads_and_resume)
     check_threads_and_resume(options);
 }
 
+/* A step whose images cannot be numbered is an error of the file that asked for it. */
 TEST(a_step_out_of_range_is_refused)
 {
     ls_loader *loader;
@@ -300,44 +300,6 @@ TEST(closing_early)
         }
         if (i % 3 == 0) {
             ls_loader_pause(loader, true);
-        }
-        ls_loader_close(loader);
-    }
-}
-
-/* W ranks of b, one after the other, are one process with W b, and W micro-batches of b. */
-TEST(synthetic_is_rank_major)
-{
-    enum { WORLD = 3, IMAGE = 3 * 16 * 16 };
-    ls_loader_options options = options_for("synthetic");
-    float all[WORLD * 3 * IMAGE];
-    int64_t target[WORLD * 3];
-    options.first_step = 5;
-    for (int rank = 0; rank < WORLD; rank++) {
-        ls_loader *loader;
-        ls_loader_batch batch;
-        options.rank = rank;
-        options.world = WORLD;
-        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
-        ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
-        memcpy(all + (size_t)rank * 3 * IMAGE, batch.input, 3 * IMAGE * sizeof(float));
-        memcpy(target + (size_t)rank * 3, batch.target, 3 * sizeof(int64_t));
-        ls_loader_close(loader);
-    }
-    options.rank = 0;
-    options.world = 1;
-    for (int form = 0; form < 2; form++) {
-        ls_loader *loader;
-        options.batch_size = form == 0 ? WORLD * 3 : 3;
-        options.accumulate = form == 0 ? 1 : WORLD;
-        ck_assert_int_eq(ls_loader_open(&options, &loader), LS_OK);
-        for (int micro = 0; micro < options.accumulate; micro++) {
-            size_t images = (size_t)options.batch_size;
-            ls_loader_batch batch;
-            ck_assert_int_eq(ls_loader_next(loader, &batch), LS_OK);
-            ck_assert_mem_eq(batch.input, all + (size_t)micro * 3 * IMAGE,
-                             images * IMAGE * sizeof(float));
-            ck_assert_mem_eq(batch.target, target + (size_t)micro * 3, images * sizeof(int64_t));
         }
         ls_loader_close(loader);
     }
