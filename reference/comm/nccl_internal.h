@@ -107,25 +107,10 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out);
 void ls_nccl_close(ls_comm *comm);
 void ls_nccl_describe(char *text, int bytes);
 
-/* nccl_topology.c: the network between hosts. */
-/* Before NCCL's first call: has it write what it finds to <LS_RUN_DIR>/nccl.<name>.rank<k>.log. */
-void ls_nccl_network_log(ls_comm *comm);
-/* LS_ERR_INFRA if it uses sockets although an InfiniBand or RoCE port is up, and neither NCCL_NET
- * nor NCCL_IB_DISABLE is set. Reads the log; without one LS_OK. */
-ls_status ls_nccl_network_check(ls_comm *comm);
-/* "IB", "Socket" or a plug-in's name; NULL: unknown. */
+/* Of the network between hosts "IB", "Socket" or a plug-in's name; NULL: unknown. */
 const char *ls_nccl_network(const ls_comm *comm);
-
-/* nccl_memory.c: device memory registered with NCCL (ls_comm_api memory_alloc). */
+/* Device memory registered with NCCL (ls_comm_api memory_alloc). */
 ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose, void **out);
 void ls_nccl_memory_free(void *memory);
-/* Before the communicator is destroyed. */
-void ls_nccl_memory_deregister(ls_comm *comm);
-
-/* nccl_topology.c */
-/* Sets the environment variables that NCCL reads at its first call. *max_ctas: the most thread
- * blocks an operation may have, 0 for no limit. LS_ERR_INFRA if ranks share a device without
- * options->oversubscribe. */
-ls_status ls_nccl_topology(ls_comm *comm, const ls_comm_options *options, int *max_ctas);
 
 #endif
