@@ -126,16 +126,6 @@ static ls_status open_events(program *p)
     return write_event(p, event);
 }
 
-/* Bytes as nccl-tests counts them: the larger of input and result. */
-static double size_of(const program *p, const ls_exercise *what)
-{
-    bool parts = what->kind == LS_COMM_ALL_GATHER || what->kind == LS_COMM_REDUCE_SCATTER ||
-                 what->kind == LS_COMM_GATHER || what->kind == LS_COMM_SCATTER ||
-                 what->kind == LS_COMM_ALL_TO_ALL;
-    return (double)what->count * (double)ls_dtype_bytes(what->dtype) *
-           (parts ? p->peer.members.count : 1);
-}
-
 /* As nccl-tests has it. */
 static const char *redop_of(const ls_exercise *what)
 {
@@ -152,7 +142,7 @@ static ls_status write_collective(program *p, const ls_exercise *what,
     cJSON_AddStringToObject(event, "redop", redop_of(what));
     cJSON_AddStringToObject(event, "data", what->data == LS_PATTERN_ROUGH ? "rough" : "exact");
     cJSON_AddNumberToObject(event, "count", (double)what->count);
-    cJSON_AddNumberToObject(event, "bytes", size_of(p, what));
+    cJSON_AddNumberToObject(event, "bytes", result->bytes);
     cJSON_AddNumberToObject(event, "root", what->root);
     cJSON_AddBoolToObject(event, "in_place", what->in_place);
     cJSON_AddNumberToObject(event, "offset", what->offset);
@@ -195,7 +185,7 @@ static ls_status try_one(program *p, const ls_exercise *what)
         LS_TEXT(busbw, 32, "%.3f", result.busbw_gb_s);
         bool sent = !isnan(result.algbw_gb_s);
         printf("%14s %12.0f %10lld %5s %5s %4d %5s %10.1f %8s %8s %6lld\n",
-               ls_comm_kind_name(what->kind), size_of(p, what), (long long)what->count,
+               ls_comm_kind_name(what->kind), result.bytes, (long long)what->count,
                ls_dtype_label(what->dtype), redop_of(what), what->root,
                what->in_place ? "in" : "out", result.us, sent ? algbw : "-", sent ? busbw : "-",
                (long long)result.wrong);

@@ -137,7 +137,7 @@ static ls_status create_scales(ls_amp *amp)
     int states = options->loss_count + 1; /* and the optimizer's */
     void *memory = NULL;
     amp->scale = calloc((size_t)options->loss_count, sizeof *amp->scale);
-    LS_TRY_MEMORY(amp->scale != NULL, "%d loss scales", options->loss_count);
+    LS_MEMORY(amp->scale != NULL);
     LS_TRY(device->api->memory_alloc(device->backend, states * (int64_t)sizeof *amp->state,
                                      "states of amp's losses", &memory));
     amp->state = memory;
@@ -154,7 +154,7 @@ ls_status ls_amp_create(const ls_device *device, const ls_amp_options *options, 
 {
     LS_TRY(check_options(options));
     ls_amp *amp = calloc(1, sizeof *amp);
-    LS_TRY_MEMORY(amp != NULL, "amp");
+    LS_MEMORY(amp != NULL);
     amp->device = device;
     amp->options = settle(options);
     amp->open_loss = -1;
@@ -195,14 +195,21 @@ void ls_amp_destroy(ls_amp *amp)
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
+/* Grows *array, a pointer to elements of `bytes`, to `count` of them. */
+static void grow(void *array, size_t count, size_t bytes)
+{
+    void *memory;
+    memcpy(&memory, array, sizeof memory);
+    memory = realloc(memory, count * bytes);
+    LS_MEMORY(memory != NULL);
+    memcpy(array, &memory, sizeof memory);
+}
+
 ls_status ls_amp_add_optimizer(ls_amp *amp, int *optimizer)
 {
     LS_TRY(ls_amp_refuse_open(amp, "an optimizer is added"));
-    size_t count = (size_t)amp->optimizer_count;
-    ls_amp_optimizer *grown = realloc(amp->optimizer, (count + 1) * sizeof *grown);
-    LS_TRY_MEMORY(grown != NULL, "optimizer %zu of amp", count);
-    amp->optimizer = grown;
-    grown[count] = (ls_amp_optimizer){.held_loss = -1, .skipped_loss = -1};
+    grow(&amp->optimizer, (size_t)amp->optimizer_count + 1, sizeof *amp->optimizer);
+    amp->optimizer[amp->optimizer_count] = (ls_amp_optimizer){.held_loss = -1, .skipped_loss = -1};
     *optimizer = amp->optimizer_count++;
     return LS_OK;
 }
@@ -331,37 +338,23 @@ static ls_status check_group(const ls_amp *amp, const ls_amp_optimizer *owner,
     return LS_OK;
 }
 
-/* Grows *array to `count` elements; false without memory. */
-static bool grow(void *array, size_t count, size_t bytes)
-{
-    void *old, *grown;
-    memcpy(&old, array, sizeof old);
-    grown = realloc(old, count * bytes);
-    if (grown != NULL) {
-        memcpy(array, &grown, sizeof grown);
-    }
-    return grown != NULL;
-}
-
 /* Room for one more group of `count` parameters. */
-static ls_status grow_lists(ls_amp *amp, ls_amp_optimizer *owner, int count)
+static void grow_lists(ls_amp *amp, ls_amp_optimizer *owner, int count)
 {
     size_t slots = (size_t)(amp->slot_count + count) + 1;
-    bool good = grow(&owner->group, (size_t)owner->group_count + 1, sizeof *owner->group) &&
-                grow(&owner->slot, (size_t)(owner->slot_count + count) + 1, sizeof *owner->slot) &&
-                grow(&amp->chosen, slots, sizeof *amp->chosen);
-    for (size_t i = 0; good && i < sizeof amp->list / sizeof amp->list[0]; i++) {
-        good = grow(&amp->list[i], slots, sizeof *amp->list[i]);
+    grow(&owner->group, (size_t)owner->group_count + 1, sizeof *owner->group);
+    grow(&owner->slot, (size_t)(owner->slot_count + count) + 1, sizeof *owner->slot);
+    grow(&amp->chosen, slots, sizeof *amp->chosen);
+    for (size_t i = 0; i < sizeof amp->list / sizeof amp->list[0]; i++) {
+        grow(&amp->list[i], slots, sizeof *amp->list[i]);
     }
-    LS_TRY_MEMORY(good, "amp's lists of %zu parameters", slots);
-    return LS_OK;
 }
 
 static ls_status fill_group(ls_amp *amp, const ls_amp_param *param, ls_amp_group *group)
 {
     const ls_device *device = amp->device;
     group->slot = calloc((size_t)group->count + 1, sizeof *group->slot);
-    LS_TRY_MEMORY(group->slot != NULL, "a group of %d parameters", group->count);
+    LS_MEMORY(group->slot != NULL);
     for (int i = 0; i < group->count; i++) {
         group->slot[i].param = param[i];
     }
@@ -380,7 +373,7 @@ ls_status ls_amp_add_group(ls_amp *amp, int optimizer, const ls_optimizer_config
     LS_TRY(ls_amp_find_optimizer(amp, optimizer, &owner));
     LS_TRY(ls_amp_refuse_open(amp, "a parameter group is added"));
     LS_TRY(check_group(amp, owner, config, param, count));
-    LS_TRY(grow_lists(amp, owner, count));
+    grow_lists(amp, owner, count);
     ls_amp_group *added = &owner->group[owner->group_count];
     *added = (ls_amp_group){.config = *config, .lr = lr, .count = count};
     ls_status status = fill_group(amp, param, added);

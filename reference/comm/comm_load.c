@@ -54,7 +54,7 @@ static ls_status open_self(const ls_comm_options *options, ls_comm **out)
             options->rank, options->world);
     }
     ls_comm *comm = calloc(1, sizeof *comm);
-    LS_TRY_MEMORY(comm != NULL, "communicator '%s'", options->name);
+    LS_MEMORY(comm != NULL);
     comm->backend_api = options->backend_api;
     comm->backend = options->backend;
     *out = comm;

@@ -298,6 +298,7 @@ static void rate(const exercise *e, ls_exercise_result *out)
     double factor = parts ? (world - 1) / world : 1;
     factor = kind == LS_COMM_ALL_REDUCE ? 2 * (world - 1) / world : factor;
     bool sent = world > 1 && bytes > 0 && out->us > 0;
+    out->bytes = bytes;
     out->algbw_gb_s = sent ? bytes / out->us * 1e-3 : NAN;
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }

@@ -40,6 +40,7 @@ typedef struct ls_exercise_result {
     int64_t telling; /* as in ls_pattern_count_wrong_results */
     int64_t guards;  /* changed bytes next to a buffer, or in a buffer that must not be written */
     uint64_t digest; /* of the bytes of the result */
+    double bytes;    /* as nccl-tests counts them: the larger of input and result */
     double us;       /* mean of the iterations */
     double algbw_gb_s,
         busbw_gb_s; /* 10^9 bytes; NAN where nothing is sent: one rank, no elements */

@@ -32,7 +32,7 @@ ls_status ls_exercise_journal_open(const char *run_directory, int rank, const ch
         return LS_OK;
     }
     ls_exercise_journal *journal = calloc(1, sizeof *journal);
-    LS_TRY_MEMORY(journal != NULL, "the journal of collectives");
+    LS_MEMORY(journal != NULL);
     LS_TEXT(path, 700, "%s/sums.rank%d.jsonl", run_directory, rank);
     int descriptor = ls_file_open_to_write(path, O_TRUNC);
     journal->file = descriptor < 0 ? NULL : fdopen(descriptor, "w");

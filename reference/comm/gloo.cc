@@ -284,9 +284,7 @@ void connect(ls_comm *comm, const ls_comm_options *options, bool shares)
 ls_status open(const ls_comm_options *options, ls_comm **out)
 {
     std::unique_ptr<ls_comm> comm(new (std::nothrow) ls_comm());
-    if (comm == nullptr) {
-        return ls_log_fail(LS_ERR_INFRA, "gloo '%s': no memory", options->name);
-    }
+    LS_MEMORY(comm != nullptr);
     LS_ASSERT(options->world == 1 || options->store != NULL);
     bool shares = false;
     LS_TRY(may_share(options, &shares));
@@ -306,19 +304,14 @@ ls_status open(const ls_comm_options *options, ls_comm **out)
         ls_log_error("gloo '%s': rank %d of %d did not find its peers", options->name,
                      options->rank, options->world);
         return failure.status;
-    } catch (const gloo::Exception &error) {
-        return ls_log_fail(
-            LS_ERR_RENDEZVOUS,
-            "gloo '%s': rank %d of %d cannot connect to its peers (own address %s): %s",
-            options->name, options->rank, options->world,
-            options->address != nullptr ? options->address : "of the route to rank 0",
-            error.what());
     } catch (const std::exception &error) {
-        return ls_log_fail(
-            LS_ERR_INFRA, "gloo '%s': rank %d of %d cannot open (own address %s): %s",
-            options->name, options->rank, options->world,
-            options->address != nullptr ? options->address : "of the route to rank 0",
-            error.what());
+        bool of_gloo = dynamic_cast<const gloo::Exception *>(&error) != nullptr;
+        return ls_log_fail(of_gloo ? LS_ERR_RENDEZVOUS : LS_ERR_INFRA,
+                           "gloo '%s': rank %d of %d cannot %s (own address %s): %s", options->name,
+                           options->rank, options->world, of_gloo ? "connect to its peers" : "open",
+                           options->address != nullptr ? options->address
+                                                       : "of the route to rank 0",
+                           error.what());
     }
     *out = comm.release();
     return LS_OK;
@@ -343,9 +336,7 @@ ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_ha
     LS_ASSERT(op->count >= 0 && op->root >= 0 && op->root < comm->world);
     LS_TRY(ls_comm_check(op, comm->world));
     Job *job = new (std::nothrow) Job();
-    if (job == nullptr) {
-        return ls_log_fail(LS_ERR_INFRA, "gloo '%s': no memory", comm->name.c_str());
-    }
+    LS_MEMORY(job != nullptr);
     std::lock_guard<std::mutex> guard(comm->lock);
     if (comm->failed != LS_OK || comm->aborted) {
         delete job;
@@ -357,6 +348,15 @@ ls_status begin(ls_comm *comm, const ls_comm_op *op, ls_event *after, ls_comm_ha
     comm->queue.push_back(job);
     comm->to_worker.notify_one();
     return LS_OK;
+}
+
+/* Call with the lock held. */
+void end_waits(ls_comm *comm)
+{
+    for (gloo::transport::UnboundBuffer *buffer : comm->live) {
+        buffer->abortWaitRecv();
+        buffer->abortWaitSend();
+    }
 }
 
 /* Gloo reports a closed connection to transfers that have not begun, but not to one that is half
@@ -378,11 +378,8 @@ void look_for_lost(ls_comm *comm)
             comm->lost = error.what();
         }
     }
-    for (gloo::transport::UnboundBuffer *buffer : comm->live) {
-        if (!comm->lost.empty()) {
-            buffer->abortWaitRecv();
-            buffer->abortWaitSend();
-        }
+    if (!comm->lost.empty()) {
+        end_waits(comm);
     }
 }
 
@@ -413,10 +410,7 @@ void abort_all(ls_comm *comm)
 {
     std::lock_guard<std::mutex> guard(comm->lock);
     comm->aborted = true;
-    for (gloo::transport::UnboundBuffer *buffer : comm->live) {
-        buffer->abortWaitRecv();
-        buffer->abortWaitSend();
-    }
+    end_waits(comm);
 }
 
 void close(ls_comm *comm)

@@ -19,9 +19,7 @@ static ls_status take_slot(ls_comm *comm, const ls_comm_op *op, ls_nccl_slot **o
         comm->spare = slot->next;
     } else {
         slot = calloc(1, sizeof *slot);
-        if (slot == NULL) {
-            return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory for an operation", comm->name);
-        }
+        LS_MEMORY(slot != NULL);
         ls_status status =
             ls_nccl_check_cuda(cudaEventCreateWithFlags(&slot->event, cudaEventDisableTiming),
                                "cudaEventCreateWithFlags");
@@ -111,52 +109,34 @@ static ncclResult_t all_gather(const call *c)
     return ncclAllGather(input, c->buffer, c->count, c->type, c->comm->native, c->comm->stream);
 }
 
-/* Gather and scatter: sends and receives in one group. The root exchanges a part with each peer. */
-static ncclResult_t exchange(const call *c, bool gathers)
+/* Gather, scatter and all_to_all: sends and receives in one group, as the user guide composes them
+ * (NCCL has ncclAlltoAll from 2.28 on). The root exchanges a part with each peer, in all_to_all
+ * every rank does. The own part is copied first, because nothing may follow the group on the stream
+ * before it has ended. */
+static ncclResult_t exchange(const call *c)
 {
     ls_comm *comm = c->comm;
-    bool root = comm->rank == c->op->root;
-    ncclResult_t result = ncclSuccess;
-    if (root && gathers) {
-        result = move(c, c->buffer + (size_t)comm->rank * c->part, c->input);
-    }
-    if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
-        return result;
-    }
-    int first = root ? 0 : c->op->root, end = root ? comm->world : c->op->root + 1;
-    for (int peer = first; peer < end && result == ncclSuccess; peer++) {
-        size_t offset = root ? (size_t)peer * c->part : 0;
-        if (peer == comm->rank) {
-            continue;
-        }
-        result =
-            root == gathers
-                ? ncclRecv(c->buffer + offset, c->count, c->type, peer, comm->native, comm->stream)
-                : ncclSend(c->input + offset, c->count, c->type, peer, comm->native, comm->stream);
-    }
-    ncclResult_t ended = ncclGroupEnd();
-    return result != ncclSuccess && result != ncclInProgress ? result : ended;
-}
-
-/* A send to each rank and a receive from each in one group, as the user guide composes it (NCCL has
- * ncclAlltoAll from 2.28 on). The own part is copied first, because nothing may follow the group on
- * the stream before it has ended. */
-static ncclResult_t all_to_all(const call *c)
-{
-    ls_comm *comm = c->comm;
+    bool all = c->op->kind == LS_COMM_ALL_TO_ALL, gathers = c->op->kind == LS_COMM_GATHER;
+    bool root = comm->rank == c->op->root, many = all || root;
     size_t mine = (size_t)comm->rank * c->part;
-    ncclResult_t result = move(c, c->buffer + mine, c->input + mine);
+    ncclResult_t result = ncclSuccess;
+    if (all || (root && gathers)) {
+        result = move(c, c->buffer + mine, c->input + (all ? mine : 0));
+    }
     if (result != ncclSuccess || (result = ncclGroupStart()) != ncclSuccess) {
         return result;
     }
-    for (int peer = 0; peer < comm->world && result == ncclSuccess; peer++) {
-        size_t offset = (size_t)peer * c->part;
+    int first = many ? 0 : c->op->root, end = many ? comm->world : c->op->root + 1;
+    for (int peer = first; peer < end && result == ncclSuccess; peer++) {
+        size_t offset = many ? (size_t)peer * c->part : 0;
+        size_t sent = all ? LS_PLANT(cuda_all_to_all_keeps_parts, offset, mine) : offset;
         if (peer == comm->rank) {
             continue;
         }
-        result = ncclSend(c->input + LS_PLANT(cuda_all_to_all_keeps_parts, offset, mine), c->count,
-                          c->type, peer, comm->native, comm->stream);
-        if (result == ncclSuccess) {
+        if (all || root != gathers) {
+            result = ncclSend(c->input + sent, c->count, c->type, peer, comm->native, comm->stream);
+        }
+        if (result == ncclSuccess && (all || root == gathers)) {
             result =
                 ncclRecv(c->buffer + offset, c->count, c->type, peer, comm->native, comm->stream);
         }
@@ -186,11 +166,9 @@ static ncclResult_t issue(ls_comm *comm, const ls_comm_op *op)
             c->input, op->input == NULL ? c->buffer + (size_t)comm->rank * c->part : c->buffer,
             c->count, c->type, c->redop, comm->native, comm->stream);
     case LS_COMM_ALL_TO_ALL:
-        return all_to_all(c);
     case LS_COMM_GATHER:
-        return exchange(c, true);
     case LS_COMM_SCATTER:
-        return exchange(c, false);
+        return exchange(c);
     case LS_COMM_SEND:
         return ncclSend(c->buffer, c->count, c->type, op->root, comm->native, comm->stream);
     case LS_COMM_RECV:

@@ -118,12 +118,12 @@ enum {
                         must fit on it at once, because each waits for the others */
     PINNED_CTAS =
         16, /* in deterministic mode: the number that 8 GPUs of a node need to saturate NVLink */
-    DEVICE_BYTES = 96,
+    TEXT_BYTES = 96,
 };
 
 /* "<boot id> <PCI address>": equal text means the same device of the same machine, by the
  * comparison of NCCL up to 2.29, for which parts of a GPU (MIG) have one address too. */
-static ls_status describe_device(const ls_comm *comm, char device[DEVICE_BYTES])
+static ls_status describe_device(const ls_comm *comm, char device[TEXT_BYTES])
 {
     char boot[40] = "unknown", address[32];
     LS_NCCL_CUDA(cudaDeviceGetPCIBusId(address, (int)sizeof address, comm->device));
@@ -134,7 +134,7 @@ static ls_status describe_device(const ls_comm *comm, char device[DEVICE_BYTES])
         }
         fclose(file);
     }
-    snprintf(device, DEVICE_BYTES, "%s %s", boot, address);
+    snprintf(device, TEXT_BYTES, "%s %s", boot, address);
     return LS_OK;
 }
 
@@ -150,7 +150,7 @@ static bool same_machine(const char *a, const char *b)
     return strncmp(a, b, length + 1) == 0;
 }
 
-static neighbours count_neighbours(const ls_comm *comm, char (*device)[DEVICE_BYTES])
+static neighbours count_neighbours(const ls_comm *comm, char (*device)[TEXT_BYTES])
 {
     neighbours out = {0};
     const char *mine = device[comm->rank];
@@ -167,21 +167,21 @@ static neighbours count_neighbours(const ls_comm *comm, char (*device)[DEVICE_BY
     return out;
 }
 
-static ls_status gather_devices(ls_comm *comm, char (*device)[DEVICE_BYTES])
+/* Publishes this rank's text under nccl/<name>/<what>/<rank> and reads those of all. */
+static ls_status exchange_texts(ls_comm *comm, const char *what, double limit_s,
+                                char (*text)[TEXT_BYTES])
 {
-    char key[80];
-    LS_TRY(describe_device(comm, device[comm->rank]));
-    if (comm->world == 1) {
-        return LS_OK;
-    }
-    snprintf(key, sizeof key, "nccl/%s/device/%d", comm->name, comm->rank);
-    LS_TRY(ls_store_set(comm->store, key, device[comm->rank], strlen(device[comm->rank])));
-    for (int rank = 0; rank < comm->world; rank++) {
+    for (int rank = -1; comm->world > 1 && rank < comm->world; rank++) {
+        int of = rank < 0 ? comm->rank : rank;
         void *value = NULL;
         size_t bytes = 0;
-        snprintf(key, sizeof key, "nccl/%s/device/%d", comm->name, rank);
-        LS_TRY(ls_store_get(comm->store, key, comm->open_s, &value, &bytes));
-        snprintf(device[rank], DEVICE_BYTES, "%s", (const char *)value);
+        LS_TEXT(key, 96, "nccl/%s/%s/%d", comm->name, what, of);
+        if (rank < 0) {
+            LS_TRY(ls_store_set(comm->store, key, text[of], strlen(text[of])));
+            continue;
+        }
+        LS_TRY(ls_store_get(comm->store, key, limit_s, &value, &bytes));
+        snprintf(text[of], TEXT_BYTES, "%s", bytes > 0 ? (const char *)value : "");
         free(value);
     }
     return LS_OK;
@@ -246,12 +246,10 @@ static void set_between_hosts(void)
  * options->oversubscribe. */
 static ls_status set_topology(ls_comm *comm, const ls_comm_options *options, int *max_ctas)
 {
-    char(*device)[DEVICE_BYTES] = calloc((size_t)comm->world, sizeof *device);
-    if (device == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory for %d ranks", comm->name,
-                           comm->world);
-    }
-    ls_status status = gather_devices(comm, device);
+    char(*device)[TEXT_BYTES] = calloc((size_t)comm->world, sizeof *device);
+    LS_MEMORY(device != NULL);
+    ls_status status = describe_device(comm, device[comm->rank]);
+    LS_THEN(status, exchange_texts(comm, "device", comm->open_s, device));
     neighbours who = status == LS_OK ? count_neighbours(comm, device) : (neighbours){0};
     free(device);
     LS_TRY(status);
@@ -291,9 +289,7 @@ static ls_status set_topology(ls_comm *comm, const ls_comm_options *options, int
 static const char *register_memory(ls_comm *comm, void *memory, int64_t bytes)
 {
     ls_nccl_registration *entry = calloc(1, sizeof *entry);
-    if (entry == NULL) {
-        return "no memory on the host";
-    }
+    LS_MEMORY(entry != NULL);
     ncclResult_t result = ncclCommRegister(comm->native, memory, (size_t)bytes, &entry->handle);
     if (result != ncclSuccess ||
         entry->handle == NULL) { /* registration is switched off: success without a handle */
@@ -322,32 +318,20 @@ static void deregister_all(ls_comm *comm)
     }
 }
 
-/* Exchanges all ranks' answers: *refused is the first rank that refused, with its reason in `why`,
- * or -1. */
-static ls_status agree(ls_comm *comm, const char *mine, int *refused, char *why, size_t why_bytes)
+/* Exchanges all ranks' answers: *refused is the first rank that refused, or -1. */
+static ls_status agree(ls_comm *comm, const char *mine, int *refused)
 {
-    char key[96];
-    int number = comm->allocations++;
+    char(*answer)[TEXT_BYTES] = calloc((size_t)comm->world, sizeof *answer);
+    LS_MEMORY(answer != NULL);
+    LS_TEXT(what, 32, "memory/%d", comm->allocations++);
+    ls_text_put(answer[comm->rank], TEXT_BYTES, "%s", mine);
+    ls_status status = exchange_texts(comm, what, comm->timeout_s, answer);
     *refused = -1;
-    if (comm->world == 1) {
-        *refused = mine[0] != '\0' ? 0 : -1;
-        snprintf(why, why_bytes, "%s", mine);
-        return LS_OK;
+    for (int rank = comm->world - 1; status == LS_OK && rank >= 0; rank--) {
+        *refused = answer[rank][0] != '\0' ? rank : *refused;
     }
-    snprintf(key, sizeof key, "nccl/%s/memory/%d/%d", comm->name, number, comm->rank);
-    LS_TRY(ls_store_set(comm->store, key, mine, strlen(mine)));
-    for (int rank = 0; rank < comm->world && *refused < 0; rank++) {
-        void *value = NULL;
-        size_t bytes = 0;
-        snprintf(key, sizeof key, "nccl/%s/memory/%d/%d", comm->name, number, rank);
-        LS_TRY(ls_store_get(comm->store, key, comm->timeout_s, &value, &bytes));
-        if (bytes > 0) {
-            *refused = rank;
-            snprintf(why, why_bytes, "%s", (const char *)value);
-        }
-        free(value);
-    }
-    return LS_OK;
+    free(answer);
+    return status;
 }
 
 /* cudaMemset does not block the host, and our streams do not wait for the default one, so the host
@@ -361,7 +345,6 @@ static cudaError_t clear(void *memory, int64_t bytes)
 ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose, void **out)
 {
     void *memory = NULL;
-    char why[160] = "";
     int refused = -1;
     const char *mine = "";
     LS_TRY(ls_nccl_poll(comm));
@@ -381,10 +364,10 @@ ls_status ls_nccl_memory_alloc(ls_comm *comm, int64_t bytes, const char *purpose
         mine = refusal != NULL ? refusal : "";
     }
     bool registered = mine[0] == '\0';
-    ls_status status = agree(comm, mine, &refused, why, sizeof why);
+    ls_status status = agree(comm, mine, &refused);
     if (refused >= 0 && comm->rank == refused) {
         ls_log_note("nccl '%s': %lld bytes of %s are not registered: %s", comm->name,
-                    (long long)bytes, purpose, why);
+                    (long long)bytes, purpose, mine);
     }
     if (registered && (refused >= 0 || status != LS_OK)) {
         deregister_newest(comm);
@@ -521,9 +504,7 @@ ls_status ls_nccl_open(const ls_comm_options *options, ls_comm **out)
     }
     LS_ASSERT(options->world == 1 || options->store != NULL);
     ls_comm *comm = calloc(1, sizeof *comm);
-    if (comm == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "nccl '%s': no memory", options->name);
-    }
+    LS_MEMORY(comm != NULL);
     init_lock(comm);
     comm->rank = options->rank;
     comm->world = options->world;

@@ -26,15 +26,15 @@ ls_pattern_members ls_pattern_all(int world)
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static void put_integer(ls_dtype dtype, int64_t value, char *to)
+/* A number that the type holds, or, of integers, its low bits. */
+static void put_number(ls_dtype dtype, int64_t integer, double f64, char *to)
 {
-    float f32 = (float)value;
-    double f64 = (double)value;
-    int32_t i32 = (int32_t)value;
-    uint8_t u8 = (uint8_t)value;
+    float f32 = (float)f64;
+    int32_t i32 = (int32_t)integer;
+    uint8_t u8 = (uint8_t)integer;
     uint16_t fp16 = ls_half_f32_to_fp16(f32), bf16 = ls_half_f32_to_bf16(f32);
-    const void *from[] = {[LS_F32] = &f32,   [LS_F16] = &fp16, [LS_BF16] = &bf16, [LS_F64] = &f64,
-                          [LS_I64] = &value, [LS_I32] = &i32,  [LS_U8] = &u8};
+    const void *from[] = {[LS_F32] = &f32,     [LS_F16] = &fp16, [LS_BF16] = &bf16, [LS_F64] = &f64,
+                          [LS_I64] = &integer, [LS_I32] = &i32,  [LS_U8] = &u8};
     memcpy(to, from[dtype], ls_dtype_bytes(dtype));
 }
 
@@ -75,15 +75,7 @@ static factor factor_of(ls_dtype dtype, int rank, int64_t index)
 /* The product of exact factors: for integers modulo 2^64, and then the type's. */
 static void put_product(ls_dtype dtype, factor product, char *to)
 {
-    double value = ldexp((double)product.odd, product.exponent);
-    if (dtype >= LS_I64) {
-        put_integer(dtype, product.odd, to);
-        return;
-    }
-    float f32 = (float)value;
-    uint16_t fp16 = ls_half_f32_to_fp16(f32), bf16 = ls_half_f32_to_bf16(f32);
-    const void *from[] = {[LS_F32] = &f32, [LS_F16] = &fp16, [LS_BF16] = &bf16, [LS_F64] = &value};
-    memcpy(to, from[dtype], ls_dtype_bytes(dtype));
+    put_number(dtype, product.odd, ldexp((double)product.odd, product.exponent), to);
 }
 
 static float narrowed(ls_dtype dtype, float value)
@@ -134,12 +126,6 @@ static float rough(ls_dtype dtype, int rank, int64_t index)
     return narrowed(dtype, (h >> 27 & 3) == 0 ? -value : value);
 }
 
-static void put_float(ls_dtype dtype, float value, char *to)
-{
-    uint16_t half = dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
-    memcpy(to, dtype == LS_F32 ? (void *)&value : (void *)&half, ls_dtype_bytes(dtype));
-}
-
 static float get_float(ls_dtype dtype, const char *from)
 {
     float value;
@@ -160,11 +146,12 @@ bool ls_pattern_has(ls_pattern_kind kind, ls_dtype dtype)
 static void put(ls_pattern_kind kind, ls_dtype dtype, int rank, int64_t index, char *to)
 {
     if (kind == LS_PATTERN_EXACT) {
-        put_integer(dtype, exact(dtype, rank, index), to);
+        int64_t value = exact(dtype, rank, index);
+        put_number(dtype, value, (double)value, to);
     } else if (kind == LS_PATTERN_FACTORS) {
         put_product(dtype, factor_of(dtype, rank, index), to);
     } else {
-        put_float(dtype, rough(dtype, rank, index), to);
+        put_number(dtype, 0, (double)rough(dtype, rank, index), to);
     }
 }
 
@@ -289,7 +276,7 @@ static void put_result(ls_pattern_kind kind, ls_dtype dtype, ls_comm_redop redop
     if (kind == LS_PATTERN_FACTORS) {
         put_product(dtype, product, to);
     } else {
-        put_integer(dtype, result, to);
+        put_number(dtype, result, (double)result, to);
     }
 }
 

@@ -131,8 +131,12 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
                            "--data batches:%s: no file step<number>.rank%d.safetensors in it", dir,
                            options->rank);
     }
+    if (strlen(dir) >= sizeof((batches *)NULL)->dir) {
+        return ls_log_fail(LS_ERR_USAGE, "--data batches:%s: the path has more than %zu bytes", dir,
+                           sizeof((batches *)NULL)->dir - 1);
+    }
     batches *set = calloc(1, sizeof *set);
-    LS_TRY_MEMORY(set != NULL, "the data set of %s", dir);
+    LS_MEMORY(set != NULL);
     *set = (batches){
         .base = {.items = 1, .plan = plan, .fill = fill, .destroy = destroy},
         .rank = options->rank,
@@ -141,12 +145,6 @@ ls_status ls_dataset_batches_open(const ls_loader_options *options, const char *
         .image_size = options->image_size,
         .num_classes = options->num_classes,
     };
-    if (strlen(dir) >= sizeof set->dir) {
-        ls_log_error("--data batches:%s: the path has more than %zu bytes", dir,
-                     sizeof set->dir - 1);
-        free(set);
-        return LS_ERR_USAGE;
-    }
     strcpy(set->dir, dir);
     *out = &set->base;
     return LS_OK;

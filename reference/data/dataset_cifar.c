@@ -120,7 +120,7 @@ static ls_status read_classes(cifar_set *set)
     int64_t next = 0, bytes = record_bytes(set->format);
     int byte = LS_PLANT(cifar_coarse_classes, set->format->labels - 1, 0);
     set->target = malloc((size_t)set->count);
-    LS_TRY_MEMORY(set->target != NULL, "the classes of %lld images", (long long)set->count);
+    LS_MEMORY(set->target != NULL);
     for (int f = 0; f < set->file_count; f++) {
         const cifar_file *file = &set->file[f];
         for (int64_t i = 0; i < file->images; i++, next++) {
@@ -212,7 +212,7 @@ ls_status ls_dataset_cifar_open(const ls_loader_options *options, const char *di
     LS_ASSERT(f != NULL);
     LS_TRY(check(f, options, dir));
     cifar_set *set = calloc(1, sizeof *set);
-    LS_TRY_MEMORY(set != NULL, "the data set of %s", dir);
+    LS_MEMORY(set != NULL);
     set->format = f;
     bool tests = LS_PLANT(cifar_validates_on_training, options->validates, false);
     const char *const *name = tests ? f->test : f->train;

@@ -57,40 +57,23 @@ static bool has_suffix(const char *name, const char *const *suffix)
 
 static char *join(const char *dir, const char *name)
 {
-    size_t bytes = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(bytes);
-    if (path == NULL) {
-        ls_log_error("cannot allocate the path of %s/%s", dir, name);
-        return NULL;
-    }
-    snprintf(path, bytes, "%s/%s", dir, name);
+    char *path = NULL;
+    LS_MEMORY(asprintf(&path, "%s/%s", dir, name) >= 0);
     return path;
 }
 
-/* Takes ownership of `path`, also on failure. */
-static ls_status add_image(ls_dataset_files *folder, char *path, int target)
+/* Takes ownership of `path`. */
+static void add_image(ls_dataset_files *folder, char *path, int target)
 {
     if (folder->count == folder->capacity) {
-        int64_t capacity = folder->capacity == 0 ? 1024 : 2 * folder->capacity;
-        char **paths = realloc(folder->path, (size_t)capacity * sizeof *paths);
-        if (paths != NULL) {
-            folder->path = paths;
-        }
-        int32_t *targets = realloc(folder->target, (size_t)capacity * sizeof *targets);
-        if (targets != NULL) {
-            folder->target = targets;
-        }
-        if (paths == NULL || targets == NULL) {
-            ls_log_error("cannot allocate the list of %lld images", (long long)capacity);
-            free(path);
-            return LS_ERR_INFRA;
-        }
-        folder->capacity = capacity;
+        folder->capacity = folder->capacity == 0 ? 1024 : 2 * folder->capacity;
+        size_t capacity = (size_t)folder->capacity;
+        folder->path = realloc(folder->path, capacity * sizeof *folder->path);
+        folder->target = realloc(folder->target, capacity * sizeof *folder->target);
+        LS_MEMORY(folder->path != NULL && folder->target != NULL);
     }
     folder->path[folder->count] = path;
-    folder->target[folder->count] = target;
-    folder->count++;
-    return LS_OK;
+    folder->target[folder->count++] = target;
 }
 
 static ls_status list_folder(const char *dir, struct dirent ***entry, int *count)
@@ -99,6 +82,30 @@ static ls_status list_folder(const char *dir, struct dirent ***entry, int *count
     if (*count < 0) {
         return ls_log_fail(LS_ERR_USAGE, "cannot read the folder %s: %s", dir, strerror(errno));
     }
+    return LS_OK;
+}
+
+/* Of the entries only the folders are kept. */
+static int keep_folders(const char *dir, struct dirent **entry, int listed)
+{
+    int kept = 0;
+    for (int i = 0; i < listed; i++) {
+        char *path = join(dir, entry[i]->d_name);
+        if (is_folder(path, entry[i])) {
+            entry[kept++] = entry[i];
+        } else {
+            free(entry[i]);
+        }
+        free(path);
+    }
+    return kept;
+}
+
+/* The class folders, by name; free with free_entries. */
+static ls_status list_classes(const char *dir, struct dirent ***entry, int *count)
+{
+    LS_TRY(list_folder(dir, entry, count));
+    *count = keep_folders(dir, *entry, *count);
     return LS_OK;
 }
 
@@ -111,9 +118,6 @@ static ls_status visit_entry(ls_dataset_files *folder, const char *dir, const st
     static const char *const read[] = {"jpg", "jpeg", "png", NULL};
     static const char *const other[] = {"ppm", "bmp", "pgm", "tif", "tiff", "webp", NULL};
     char *path = join(dir, entry->d_name);
-    if (path == NULL) {
-        return LS_ERR_INFRA;
-    }
     ls_status status = LS_OK;
     if (is_folder(path, entry)) {
         if (folders) {
@@ -121,7 +125,8 @@ static ls_status visit_entry(ls_dataset_files *folder, const char *dir, const st
         }
     } else if (!folders && (has_suffix(entry->d_name, read) ||
                             (has_suffix(entry->d_name, other) && ls_picture_known(path)))) {
-        return add_image(folder, path, target);
+        add_image(folder, path, target);
+        return LS_OK;
     } else if (!folders && has_suffix(entry->d_name, other)) {
         status = ls_log_fail(LS_ERR_USAGE, "%s: only JPEG and PNG files are read", path);
     }
@@ -151,15 +156,12 @@ static ls_status scan_class(ls_dataset_files *folder, const char *dir, int targe
 
 static ls_status add_class(ls_dataset_files *folder, const char *path, const char *name)
 {
-    char **names = realloc(folder->class_name, (size_t)(folder->class_count + 1) * sizeof *names);
-    if (names != NULL) {
-        folder->class_name = names;
-        names[folder->class_count] = strdup(name);
-    }
-    LS_TRY_MEMORY(names != NULL && names[folder->class_count] != NULL, "the name of class %s",
-                  path);
-    folder->class_count++;
     int64_t before = folder->count;
+    folder->class_name =
+        realloc(folder->class_name, (size_t)(folder->class_count + 1) * sizeof *folder->class_name);
+    LS_MEMORY(folder->class_name != NULL);
+    folder->class_name[folder->class_count] = strdup(name);
+    LS_MEMORY(folder->class_name[folder->class_count++] != NULL);
     LS_TRY(scan_class(folder, path, folder->class_count - 1, 0));
     if (folder->count == before) {
         return ls_log_fail(LS_ERR_USAGE, "class folder %s has no image (.jpg, .jpeg, .png)", path);
@@ -172,15 +174,11 @@ ls_status ls_dataset_files_scan(const char *dir, ls_dataset_files *out)
     ls_dataset_files folder = {0};
     struct dirent **entry;
     int count;
-    LS_TRY(list_folder(dir, &entry, &count));
+    LS_TRY(list_classes(dir, &entry, &count));
     ls_status status = LS_OK;
     for (int i = 0; i < count && status == LS_OK; i++) {
         char *path = join(dir, entry[i]->d_name);
-        if (path == NULL) {
-            status = LS_ERR_INFRA;
-        } else if (is_folder(path, entry[i])) {
-            status = add_class(&folder, path, entry[i]->d_name);
-        }
+        status = add_class(&folder, path, entry[i]->d_name);
         free(path);
     }
     free_entries(entry, count);
@@ -220,17 +218,13 @@ static int is_shown_folder(const struct dirent *entry)
 static bool has_folders(const char *dir)
 {
     struct dirent **entry;
-    bool found = false;
     int count = scandir(dir, &entry, is_shown_folder, NULL);
-    for (int i = 0; i < count && !found; i++) {
-        char *path = join(dir, entry[i]->d_name);
-        found = path != NULL && is_folder(path, entry[i]);
-        free(path);
+    if (count < 0) {
+        return false;
     }
-    if (count >= 0) {
-        free_entries(entry, count);
-    }
-    return found;
+    count = keep_folders(dir, entry, count);
+    free_entries(entry, count);
+    return count > 0;
 }
 
 void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, size_t out_bytes)
@@ -247,26 +241,6 @@ void ls_dataset_part(const char *dir, ls_dataset_purpose purpose, char *out, siz
     } else {
         ls_text_put(out, out_bytes, "%s", parts && has_folders(validation) ? validation : "");
     }
-}
-
-/* The class folders of one: names sorted; free with free_entries. */
-static ls_status list_classes(const char *dir, struct dirent ***out, int *count)
-{
-    struct dirent **entry;
-    int listed, kept = 0;
-    LS_TRY(list_folder(dir, &entry, &listed));
-    for (int i = 0; i < listed; i++) {
-        char *path = join(dir, entry[i]->d_name);
-        if (path != NULL && is_folder(path, entry[i])) {
-            entry[kept++] = entry[i];
-        } else {
-            free(entry[i]);
-        }
-        free(path);
-    }
-    *out = entry;
-    *count = kept;
-    return LS_OK;
 }
 
 ls_status ls_dataset_same_classes(const char *dir, const char *validation)

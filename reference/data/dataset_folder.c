@@ -50,49 +50,32 @@ static ls_status read_picture(const folder_set *set, const ls_dataset_item *item
     return LS_ERR_USAGE;
 }
 
+/* In validation a black picture fills a batch up, or stands for one that cannot be read. */
 static ls_status fill(const ls_dataset *dataset, const ls_dataset_item *item)
 {
     const folder_set *set = (const folder_set *)dataset;
     const ls_dataset_listed *listed = &set->listed;
     scratch *scratch = item->scratch;
-    int width, height;
-    int64_t index;
+    int width, height, size = listed->image_size;
+    int64_t index, pixels = (int64_t)size * size;
     const uint8_t *rgb;
-    LS_TRY(read_picture(set, item, &index, &rgb, &width, &height));
-    *item->target = set->folder.target[LS_PLANT(bad_image_keeps_class, index, item->index)];
     uint8_t *bytes = listed->base.bytes ? item->bytes : scratch->bytes;
-    ls_transform_crop crop =
-        ls_transform_draw(listed->seed, item->epoch, item->index, width, height);
-    LS_TRY(ls_transform_apply(&scratch->resample, rgb, width, &crop, listed->image_size, bytes));
-    if (!listed->base.bytes) {
-        int64_t pixels = (int64_t)listed->image_size * listed->image_size;
-        ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
-    }
-    return LS_OK;
-}
-
-static ls_status fill_validation(const ls_dataset *dataset, const ls_dataset_item *item)
-{
-    const folder_set *set = (const folder_set *)dataset;
-    const ls_dataset_listed *listed = &set->listed;
-    scratch *scratch = item->scratch;
-    int width, height;
-    int64_t index = LS_DATASET_BLACK;
-    const uint8_t *rgb;
-    int64_t pixels = (int64_t)listed->image_size * listed->image_size;
-    uint8_t *bytes = listed->base.bytes ? item->bytes : scratch->bytes;
-    ls_status status = item->index == LS_DATASET_BLACK
-                           ? LS_ERR_USAGE
-                           : read_picture(set, item, &index, &rgb, &width, &height);
-    bool black = item->index == LS_DATASET_BLACK || (status == LS_ERR_USAGE && set->skips_bad);
+    bool black = item->index == LS_DATASET_BLACK;
+    ls_status status = black ? LS_OK : read_picture(set, item, &index, &rgb, &width, &height);
+    black = black || (status == LS_ERR_USAGE && listed->validates && set->skips_bad);
     if (black) {
         memset(bytes, 0, 3 * (size_t)pixels);
         *item->target = 0;
-    } else {
+    } else if (listed->validates) {
         LS_TRY(status);
         *item->target = set->folder.target[index];
-        LS_TRY(ls_transform_apply_centre(&scratch->resample, rgb, width, height, set->resize,
-                                         listed->image_size, bytes));
+        ls_transform_apply_centre(&scratch->resample, rgb, width, height, set->resize, size, bytes);
+    } else {
+        LS_TRY(status);
+        *item->target = set->folder.target[LS_PLANT(bad_image_keeps_class, index, item->index)];
+        ls_transform_crop crop =
+            ls_transform_draw(listed->seed, item->epoch, item->index, width, height);
+        ls_transform_apply(&scratch->resample, rgb, width, &crop, size, bytes);
     }
     if (!listed->base.bytes) {
         ls_transform_normalise(bytes, 0, 3 * pixels, pixels, item->input);
@@ -113,18 +96,11 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
 {
     const folder_set *set = (const folder_set *)dataset;
     scratch *scratch = calloc(1, sizeof *scratch);
-    LS_TRY_MEMORY(scratch != NULL, "a loader thread's scratch");
+    LS_MEMORY(scratch != NULL);
     scratch->bytes = malloc(3 * (size_t)set->listed.image_size * (size_t)set->listed.image_size);
-    ls_status status = scratch->bytes != NULL
-                           ? ls_picture_create(&scratch->picture)
-                           : ls_log_fail(LS_ERR_INFRA, "no memory for a loader thread's image");
-    if (status != LS_OK) {
-        free(scratch->bytes);
-        free(scratch);
-        return status;
-    }
+    LS_MEMORY(scratch->bytes != NULL);
     *out = scratch;
-    return LS_OK;
+    return ls_picture_create(&scratch->picture);
 }
 
 static void destroy(ls_dataset *dataset)
@@ -174,7 +150,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
                                  ls_dataset **out)
 {
     folder_set *set = calloc(1, sizeof *set);
-    LS_TRY_MEMORY(set != NULL, "the data set of %s", dir);
+    LS_MEMORY(set != NULL);
     char part[LS_DATASET_PATH];
     ls_text_put(part, sizeof part, "%s", dir);
     if (!options->validates) {
@@ -190,7 +166,7 @@ ls_status ls_dataset_folder_open(const ls_loader_options *options, const char *d
         status = look_at_files(&set->folder);
     }
     base->bytes = options->bytes;
-    base->fill = options->validates ? fill_validation : fill;
+    base->fill = fill;
     base->scratch_create = scratch_create;
     base->scratch_destroy = scratch_destroy;
     base->destroy = destroy;

@@ -103,7 +103,7 @@ static ls_status scratch_create(const ls_dataset *dataset, void **out)
 {
     const synthetic *set = (const synthetic *)dataset;
     *out = malloc(2 * (size_t)set->image_size * sizeof(float));
-    LS_TRY_MEMORY(*out != NULL, "two rows of a synthetic image");
+    LS_MEMORY(*out != NULL);
     return LS_OK;
 }
 
@@ -115,7 +115,7 @@ static void destroy(ls_dataset *dataset)
 ls_status ls_dataset_synthetic_open(const ls_loader_options *options, ls_dataset **out)
 {
     synthetic *set = malloc(sizeof *set);
-    LS_TRY_MEMORY(set != NULL, "the synthetic data set");
+    LS_MEMORY(set != NULL);
     *set = (synthetic){
         .base = {.items = options->batch_size,
                  .plan = plan,

@@ -210,9 +210,7 @@ static ls_status allocate_slots(ls_loader *loader)
         slot->target = malloc(batch * sizeof *slot->target);
         slot->index = malloc(batch * sizeof *slot->index);
         slot->bad = calloc(batch, sizeof *slot->bad);
-        LS_TRY_MEMORY(slot->target != NULL && slot->index != NULL && slot->bad != NULL,
-                      "%d batches of %d images for the loader", loader->slot_count,
-                      options->batch_size);
+        LS_MEMORY(slot->target != NULL && slot->index != NULL && slot->bad != NULL);
     }
     return LS_OK;
 }
@@ -239,8 +237,8 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     LS_ASSERT(options->accumulate > 0 && options->first_step > 0);
     LS_ASSERT(options->rank >= 0 && options->rank < options->world);
     int64_t images = options->first_step;
-    int batch =
-        options->largest_batch > options->batch_size ? options->largest_batch : options->batch_size;
+    int largest = options->largest_batch, own = options->batch_size;
+    int batch = largest > own ? largest : own;
     if (__builtin_mul_overflow(images, options->accumulate, &images) ||
         __builtin_mul_overflow(images, options->world, &images) ||
         __builtin_mul_overflow(images, batch, &images)) {
@@ -254,10 +252,7 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     ls_dataset *dataset;
     LS_TRY(open_dataset(options, &dataset));
     ls_loader *loader = calloc(1, sizeof *loader);
-    if (loader == NULL) {
-        dataset->destroy(dataset);
-        return ls_log_fail(LS_ERR_INFRA, "cannot allocate a loader");
-    }
+    LS_MEMORY(loader != NULL);
     loader->dataset = dataset;
     loader->options = *options;
     loader->options.data = NULL; /* borrowed for this call only */
@@ -274,15 +269,14 @@ ls_status ls_loader_open(const ls_loader_options *options, ls_loader **out)
     pthread_cond_init(&loader->work, NULL);
     pthread_cond_init(&loader->ready, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    ls_status status;
-    LS_TRY_GOTO(status, allocate_slots(loader), close_loader);
-    LS_TRY_GOTO(status, start_workers(loader), close_loader);
+    ls_status status = allocate_slots(loader);
+    LS_THEN(status, start_workers(loader));
+    if (status != LS_OK) {
+        ls_loader_close(loader);
+        return status;
+    }
     *out = loader;
     return LS_OK;
-
-close_loader:
-    ls_loader_close(loader);
-    return status;
 }
 
 void ls_loader_close(ls_loader *loader)

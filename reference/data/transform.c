@@ -114,8 +114,8 @@ void ls_transform_apply_padded(const uint8_t *planes, int size, int pad,
     }
 }
 
-ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
-                             const ls_transform_crop *crop, int size, uint8_t *out)
+void ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
+                        const ls_transform_crop *crop, int size, uint8_t *out)
 {
     const ls_resample_job job = {.rgb = rgb,
                                  .row_pixels = row_pixels,
@@ -128,11 +128,11 @@ ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, i
                                  .window_width = size,
                                  .window_height = size,
                                  .flip = crop->flip};
-    return ls_transform_resample(scratch, &job, out);
+    ls_transform_resample(scratch, &job, out);
 }
 
-ls_status ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
-                                    int height, int shorter, int size, uint8_t *out)
+void ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
+                               int height, int shorter, int size, uint8_t *out)
 {
     ls_transform_resize to = ls_transform_centre(width, height, shorter, size);
     const ls_resample_job job = {.rgb = rgb,
@@ -145,7 +145,7 @@ ls_status ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t 
                                  .window_top = to.top,
                                  .window_width = size,
                                  .window_height = size};
-    return ls_transform_resample(scratch, &job, out);
+    ls_transform_resample(scratch, &job, out);
 }
 
 void ls_transform_statistics(float mean[3], float deviation[3])
@@ -264,8 +264,8 @@ static void down(const uint8_t *rows, const filter *filter, int i, int width, in
     }
 }
 
-static ls_status reserve(ls_resample_scratch *scratch, int64_t row_bytes, int64_t weight_count,
-                         int64_t sides)
+static void reserve(ls_resample_scratch *scratch, int64_t row_bytes, int64_t weight_count,
+                    int64_t sides)
 {
     if (row_bytes > scratch->row_bytes || weight_count > scratch->weight_count ||
         sides > scratch->sides) {
@@ -273,30 +273,29 @@ static ls_status reserve(ls_resample_scratch *scratch, int64_t row_bytes, int64_
         weight_count = weight_count > scratch->weight_count ? weight_count : scratch->weight_count;
         sides = sides > scratch->sides ? sides : scratch->sides;
         ls_transform_release(scratch);
-        scratch->rows = malloc((size_t)row_bytes);
-        scratch->sums = malloc(3 * (size_t)sides * sizeof *scratch->sums);
-        scratch->weights = malloc((size_t)weight_count * sizeof *scratch->weights);
-        scratch->first = malloc((size_t)sides * sizeof *scratch->first);
-        scratch->count = malloc((size_t)sides * sizeof *scratch->count);
-        LS_TRY_MEMORY(scratch->rows != NULL && scratch->sums != NULL && scratch->weights != NULL &&
-                          scratch->first != NULL && scratch->count != NULL,
-                      "the scratch to resample a picture, %lld bytes", (long long)row_bytes);
-        scratch->row_bytes = row_bytes;
-        scratch->weight_count = weight_count;
-        scratch->sides = sides;
+        *scratch = (ls_resample_scratch){
+            .rows = malloc((size_t)row_bytes),
+            .sums = malloc(3 * (size_t)sides * sizeof *scratch->sums),
+            .weights = malloc((size_t)weight_count * sizeof *scratch->weights),
+            .first = malloc((size_t)sides * sizeof *scratch->first),
+            .count = malloc((size_t)sides * sizeof *scratch->count),
+            .row_bytes = row_bytes,
+            .weight_count = weight_count,
+            .sides = sides,
+        };
+        LS_MEMORY(scratch->rows != NULL && scratch->sums != NULL && scratch->weights != NULL &&
+                  scratch->first != NULL && scratch->count != NULL);
     }
-    return LS_OK;
 }
 
-ls_status ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_job *job,
-                                uint8_t *out)
+void ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_job *job, uint8_t *out)
 {
     int wide = job->window_width, high = job->window_height;
     filter columns = {.length = wide, .taps = most_taps(job->width, job->to_width)};
     filter rows = {.length = high, .taps = most_taps(job->height, job->to_height)};
     int64_t column_weights = (int64_t)wide * columns.taps;
-    LS_TRY(reserve(scratch, (int64_t)job->height * 3 * wide,
-                   column_weights + (int64_t)high * rows.taps, wide + high));
+    reserve(scratch, (int64_t)job->height * 3 * wide, column_weights + (int64_t)high * rows.taps,
+            wide + high);
     columns.first = scratch->first;
     columns.count = scratch->count;
     columns.weight = scratch->weights;
@@ -320,5 +319,4 @@ ls_status ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_
             }
         }
     }
-    return LS_OK;
 }

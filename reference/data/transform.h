@@ -34,9 +34,8 @@ typedef struct ls_resample_job {
     bool flip; /* the window is mirrored left and right */
 } ls_resample_job;
 
-/* out[3][window_height][window_width]. Fails only without memory. */
-ls_status ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_job *job,
-                                uint8_t *out);
+/* out[3][window_height][window_width]. */
+void ls_transform_resample(ls_resample_scratch *scratch, const ls_resample_job *job, uint8_t *out);
 
 typedef struct ls_transform_crop {
     int top, left, height, width; /* in pixels of the full image */
@@ -73,13 +72,13 @@ void ls_transform_normalise(const uint8_t *byte, int64_t first, int64_t count, i
                             float *out);
 
 /* Resamples a crop of rgb [..][row_pixels][3] to out[3][size][size]. */
-ls_status ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
-                             const ls_transform_crop *crop, int size, uint8_t *out);
+void ls_transform_apply(ls_resample_scratch *scratch, const uint8_t *rgb, int row_pixels,
+                        const ls_transform_crop *crop, int size, uint8_t *out);
 /* A crop of planes [3][size][size] with `pad` black pixels around them, as drawn above. */
 void ls_transform_apply_padded(const uint8_t *planes, int size, int pad,
                                const ls_transform_crop *crop, uint8_t *out);
 /* Validation: rgb [height][width][3], resized and cropped as ls_transform_centre. */
-ls_status ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
-                                    int height, int shorter, int size, uint8_t *out);
+void ls_transform_apply_centre(ls_resample_scratch *scratch, const uint8_t *rgb, int width,
+                               int height, int shorter, int size, uint8_t *out);
 
 #endif

@@ -64,7 +64,7 @@ ls_status ls_example_run(ls_trainer *trainer, ls_example_page *page, ls_step_sum
 {
     *summary = (ls_step_summary){0};
     ls_example *example = calloc(1, sizeof *example);
-    LS_TRY_MEMORY(example != NULL, "the example");
+    LS_MEMORY(example != NULL);
     example->trainer = trainer;
     example->options = trainer->options;
     example->summary = summary;
@@ -133,24 +133,23 @@ ls_status ls_example_open_amp(ls_example *example, int losses)
     return ls_amp_create(&trainer->device, &options, &example->amp);
 }
 
-static ls_status allocate_list(ls_tensor **list, int count)
+static void allocate_list(ls_tensor **list, int count)
 {
     *list = *list != NULL ? *list : calloc((size_t)count, sizeof **list);
-    LS_TRY_MEMORY(*list != NULL, "a list of %d tensors", count);
-    return LS_OK;
+    LS_MEMORY(*list != NULL);
 }
 
 /* Digests and dumps find masters, unscaled gradients and moments where the trainer's own are. */
-static ls_status show_tensors(ls_example_model *model)
+static void show_tensors(ls_example_model *model)
 {
     ls_memory *memory = &model->trainer->memory;
     const ls_options *given = &model->example->options;
     memory->moment_count = ls_optimizers_moments(given->optimizer, given->momentum);
     for (int m = 0; m < memory->moment_count; m++) {
-        LS_TRY(allocate_list(&memory->moment[m], memory->param_count));
+        allocate_list(&memory->moment[m], memory->param_count);
     }
     if (model->trainer->precision.masters) {
-        LS_TRY(allocate_list(&memory->master, memory->param_count));
+        allocate_list(&memory->master, memory->param_count);
     }
     for (int i = 0; i < memory->param_count; i++) {
         ls_amp_view view = ls_amp_param_at(model->example->amp, model->optimizer, model->first + i);
@@ -163,7 +162,6 @@ static ls_status show_tensors(ls_example_model *model)
             memory->moment[m][i] = view.moment[m];
         }
     }
-    return LS_OK;
 }
 
 ls_status ls_example_add_group(ls_example_model *model, int optimizer,
@@ -172,7 +170,7 @@ ls_status ls_example_add_group(ls_example_model *model, int optimizer,
     ls_example *example = model->example;
     const ls_memory *memory = &model->trainer->memory;
     ls_amp_param *param = calloc((size_t)memory->param_count, sizeof *param);
-    LS_TRY_MEMORY(param != NULL, "a group of %d parameters", memory->param_count);
+    LS_MEMORY(param != NULL);
     for (int i = 0; i < memory->param_count; i++) {
         snprintf(param[i].name, sizeof param[i].name, "%.12s/%.50s", model->trainer->model,
                  memory->network->param[i].name);
@@ -189,7 +187,9 @@ ls_status ls_example_add_group(ls_example_model *model, int optimizer,
     if (optimizer >= example->optimizer_count) {
         example->optimizer_count = optimizer + 1;
     }
-    return status == LS_OK ? show_tensors(model) : status;
+    LS_TRY(status);
+    show_tensors(model);
+    return LS_OK;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -372,7 +372,7 @@ static ls_status rebuild_buckets(ls_example_model *model)
         LS_TRY(ls_amp_set_grad(model->example->amp, model->optimizer, model->group, i,
                                trainer->memory.grad[i]));
     }
-    LS_TRY(show_tensors(model));
+    show_tensors(model);
     return ls_setup_bind(trainer);
 }
 

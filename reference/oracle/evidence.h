@@ -3,7 +3,7 @@
 #define LS_ORACLE_EVIDENCE_H
 
 #include "dumpfile.h"
-#include "oracle_step.h"
+#include "oracle.h"
 
 typedef struct ls_evidence {
     int world;          /* ranks whose dumps these are */

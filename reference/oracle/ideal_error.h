@@ -3,7 +3,7 @@
 #ifndef LS_ORACLE_IDEAL_ERROR_H
 #define LS_ORACLE_IDEAL_ERROR_H
 
-#include "oracle_step.h"
+#include "oracle.h"
 
 /* Elements from .. from+count-1 of the whole gradient. */
 typedef struct ls_ideal_error_span {

@@ -6,29 +6,31 @@
 
 #include "kernels/core/log.h"
 
-/* torchvision: blocks per stage, and whether a block is a bottleneck. */
-typedef struct imagenet_row {
+/* torchvision's networks, and those of He et al. 2015, section 4.2, of depth 6n+2. */
+typedef struct row {
     const char *arch;
-    bool bottleneck;
-    int blocks[4];
-} imagenet_row;
+    bool cifar, bottleneck;
+    int blocks[4]; /* of each stage */
+} row;
 
-static const imagenet_row imagenet[] = {
-    {"resnet18", false, {2, 2, 2, 2}},  {"resnet34", false, {3, 4, 6, 3}},
-    {"resnet50", true, {3, 4, 6, 3}},   {"resnet101", true, {3, 4, 23, 3}},
-    {"resnet152", true, {3, 8, 36, 3}},
+static const row rows[] = {
+    {"resnet18", false, false, {2, 2, 2, 2}},  {"resnet34", false, false, {3, 4, 6, 3}},
+    {"resnet50", false, true, {3, 4, 6, 3}},   {"resnet101", false, true, {3, 4, 23, 3}},
+    {"resnet152", false, true, {3, 8, 36, 3}}, {"resnet8", true, false, {1, 1, 1}},
+    {"resnet20", true, false, {3, 3, 3}},      {"resnet32", true, false, {5, 5, 5}},
+    {"resnet44", true, false, {7, 7, 7}},      {"resnet56", true, false, {9, 9, 9}},
+    {"resnet110", true, false, {18, 18, 18}},
 };
 
-/* He et al. 2015, section 4.2: depth 6n+2. */
-typedef struct cifar_row {
-    const char *arch;
-    int blocks;
-} cifar_row;
-
-static const cifar_row cifar[] = {
-    {"resnet8", 1},  {"resnet20", 3}, {"resnet32", 5},
-    {"resnet44", 7}, {"resnet56", 9}, {"resnet110", 18},
-};
+static const row *find_row(const char *arch)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(arch, rows[i].arch) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
 
 static int add_node(ls_nettab *net, ls_nettab_kind kind, int input, const char *name)
 {
@@ -74,133 +76,92 @@ static int window(int size, int kernel, int stride, int pad)
     return (size + 2 * pad - kernel) / stride + 1;
 }
 
-static int add_conv(ls_nettab *net, int input, const char *name, int channels, int kernel,
-                    int stride)
+/* A node whose name follows the block's. */
+static int add_named(ls_nettab *net, ls_nettab_kind kind, int input, const char *block,
+                     const char *own)
 {
-    int index = add_node(net, LS_NETTAB_CONV, input, name);
-    ls_nettab_node *node = &net->node[index];
-    node->kernel = kernel;
-    node->stride = stride;
-    node->pad = kernel / 2;
-    int64_t fan_in = (int64_t)node->channels * kernel * kernel;
-    node->channels = channels;
-    node->height = window(node->height, kernel, stride, node->pad);
-    node->width = window(node->width, kernel, stride, node->pad);
-    node->weight = add_param(net, index, "weight", channels * fan_in);
-    return index;
-}
-
-static int add_norm(ls_nettab *net, int input, const char *name)
-{
-    int index = add_node(net, LS_NETTAB_NORM, input, name);
-    net->node[index].weight = add_param(net, index, "weight", net->node[index].channels);
-    net->node[index].bias = add_param(net, index, "bias", net->node[index].channels);
-    return index;
+    char name[48];
+    snprintf(name, sizeof name, "%s%s", block, own);
+    return add_node(net, kind, input, name);
 }
 
 static int add_conv_norm(ls_nettab *net, int input, const char *block, const char *conv,
                          const char *norm, int channels, int kernel, int stride)
 {
-    char name[48];
-    snprintf(name, sizeof name, "%s%s", block, conv);
-    int index = add_conv(net, input, name, channels, kernel, stride);
-    snprintf(name, sizeof name, "%s%s", block, norm);
-    return add_norm(net, index, name);
-}
-
-static int add_relu(ls_nettab *net, int input, const char *block, const char *relu)
-{
-    char name[48];
-    snprintf(name, sizeof name, "%s%s", block, relu);
-    return add_node(net, LS_NETTAB_RELU, input, name);
-}
-
-static int add_sum(ls_nettab *net, int branch, int shortcut, const char *block)
-{
-    char name[48];
-    snprintf(name, sizeof name, "%sadd", block);
-    int index = add_node(net, LS_NETTAB_ADD, branch, name);
-    net->node[index].other = shortcut;
+    int index = add_named(net, LS_NETTAB_CONV, input, block, conv);
+    ls_nettab_node *node = &net->node[index];
+    int64_t fan_in = (int64_t)node->channels * kernel * kernel;
+    node->kernel = kernel;
+    node->stride = stride;
+    node->pad = kernel / 2;
+    node->channels = channels;
+    node->height = window(node->height, kernel, stride, node->pad);
+    node->width = window(node->width, kernel, stride, node->pad);
+    node->weight = add_param(net, index, "weight", channels * fan_in);
+    index = add_named(net, LS_NETTAB_NORM, index, block, norm);
+    net->node[index].weight = add_param(net, index, "weight", channels);
+    net->node[index].bias = add_param(net, index, "bias", channels);
     return index;
 }
 
-/* torchvision's BasicBlock and Bottleneck (expansion 4). */
-static int add_imagenet_block(ls_nettab *net, int input, const char *block, bool bottleneck,
-                              int width, int stride)
+/* Option A: every stride-th pixel, channels of zeros. */
+static int add_shortcut(ls_nettab *net, int input, const char *block, int channels, int stride)
 {
-    int channels = bottleneck ? width * 4 : width;
-    int out;
-    if (bottleneck) {
+    int shortcut = add_named(net, LS_NETTAB_SHORTCUT, input, block, "shortcut");
+    ls_nettab_node *node = &net->node[shortcut];
+    node->channels = channels;
+    node->stride = stride;
+    node->height = (node->height + stride - 1) / stride;
+    node->width = (node->width + stride - 1) / stride;
+    return shortcut;
+}
+
+/* torchvision's BasicBlock and Bottleneck (expansion 4). */
+static int add_block(ls_nettab *net, const row *row, int input, const char *block, int width,
+                     int stride)
+{
+    int channels = row->bottleneck ? width * 4 : width, out, shortcut = input;
+    if (row->bottleneck) {
         out = add_conv_norm(net, input, block, "conv1", "bn1", width, 1, 1);
-        out = add_relu(net, out, block, "relu1");
+        out = add_named(net, LS_NETTAB_RELU, out, block, "relu1");
         out = add_conv_norm(net, out, block, "conv2", "bn2", width, 3, stride);
-        out = add_relu(net, out, block, "relu2");
+        out = add_named(net, LS_NETTAB_RELU, out, block, "relu2");
         out = add_conv_norm(net, out, block, "conv3", "bn3", channels, 1, 1);
     } else {
         out = add_conv_norm(net, input, block, "conv1", "bn1", width, 3, stride);
-        out = add_relu(net, out, block, "relu1");
+        out = add_named(net, LS_NETTAB_RELU, out, block, "relu1");
         out = add_conv_norm(net, out, block, "conv2", "bn2", width, 3, 1);
     }
-    int shortcut = input;
     if (stride != 1 || net->node[input].channels != channels) {
-        shortcut =
-            add_conv_norm(net, input, block, "downsample.0", "downsample.1", channels, 1, stride);
+        shortcut = row->cifar ? add_shortcut(net, input, block, channels, stride)
+                              : add_conv_norm(net, input, block, "downsample.0", "downsample.1",
+                                              channels, 1, stride);
     }
-    out = add_sum(net, out, shortcut, block);
-    return add_relu(net, out, block, bottleneck ? "relu3" : "relu2");
+    out = add_named(net, LS_NETTAB_ADD, out, block, "add");
+    net->node[out].other = shortcut;
+    return add_named(net, LS_NETTAB_RELU, out, block, row->bottleneck ? "relu3" : "relu2");
 }
 
-static int add_imagenet(ls_nettab *net, const imagenet_row *row)
+static int add_blocks(ls_nettab *net, const row *row)
 {
-    int out = add_conv_norm(net, 0, "", "conv1", "bn1", 64, 7, 2);
-    out = add_relu(net, out, "", "relu");
-    out = add_node(net, LS_NETTAB_POOL, out, "maxpool");
-    ls_nettab_node *pool = &net->node[out];
-    pool->kernel = 3;
-    pool->stride = 2;
-    pool->pad = 1;
-    pool->height = window(pool->height, 3, 2, 1);
-    pool->width = window(pool->width, 3, 2, 1);
+    int width = row->cifar ? 16 : 64;
+    int out =
+        add_conv_norm(net, 0, "", "conv1", "bn1", width, row->cifar ? 3 : 7, row->cifar ? 1 : 2);
+    out = add_node(net, LS_NETTAB_RELU, out, "relu");
+    if (!row->cifar) {
+        out = add_node(net, LS_NETTAB_POOL, out, "maxpool");
+        ls_nettab_node *pool = &net->node[out];
+        pool->kernel = 3;
+        pool->stride = 2;
+        pool->pad = 1;
+        pool->height = window(pool->height, 3, 2, 1);
+        pool->width = window(pool->width, 3, 2, 1);
+    }
     for (int stage = 0; stage < 4; stage++) {
         for (int i = 0; i < row->blocks[stage]; i++) {
             char block[32];
             snprintf(block, sizeof block, "layer%d.%d.", stage + 1, i);
-            out = add_imagenet_block(net, out, block, row->bottleneck, 64 << stage,
-                                     stage > 0 && i == 0 ? 2 : 1);
-        }
-    }
-    return out;
-}
-
-static int add_cifar_block(ls_nettab *net, int input, const char *block, int channels, int stride)
-{
-    int out = add_conv_norm(net, input, block, "conv1", "bn1", channels, 3, stride);
-    out = add_relu(net, out, block, "relu1");
-    out = add_conv_norm(net, out, block, "conv2", "bn2", channels, 3, 1);
-    int shortcut = input;
-    if (stride != 1 || net->node[input].channels != channels) {
-        char name[48];
-        snprintf(name, sizeof name, "%sshortcut", block);
-        shortcut = add_node(net, LS_NETTAB_SHORTCUT, input, name);
-        ls_nettab_node *node = &net->node[shortcut];
-        node->channels = channels;
-        node->stride = stride;
-        node->height = (node->height + stride - 1) / stride;
-        node->width = (node->width + stride - 1) / stride;
-    }
-    out = add_sum(net, out, shortcut, block);
-    return add_relu(net, out, block, "relu2");
-}
-
-static int add_cifar(ls_nettab *net, const cifar_row *row)
-{
-    int out = add_conv_norm(net, 0, "", "conv1", "bn1", 16, 3, 1);
-    out = add_relu(net, out, "", "relu");
-    for (int stage = 0; stage < 3; stage++) {
-        for (int i = 0; i < row->blocks; i++) {
-            char block[32];
-            snprintf(block, sizeof block, "layer%d.%d.", stage + 1, i);
-            out = add_cifar_block(net, out, block, 16 << stage, stage > 0 && i == 0 ? 2 : 1);
+            out = add_block(net, row, out, block, width << stage, stage > 0 && i == 0 ? 2 : 1);
         }
     }
     return out;
@@ -221,14 +182,7 @@ static void add_head(ls_nettab *net, int input)
 
 bool ls_nettab_knows(const char *arch)
 {
-    bool known = false;
-    for (size_t i = 0; i < sizeof imagenet / sizeof imagenet[0]; i++) {
-        known = known || strcmp(arch, imagenet[i].arch) == 0;
-    }
-    for (size_t i = 0; i < sizeof cifar / sizeof cifar[0]; i++) {
-        known = known || strcmp(arch, cifar[i].arch) == 0;
-    }
-    return known;
+    return find_row(arch) != NULL;
 }
 
 ls_status ls_nettab_build(const char *arch, int classes, int height, int width, ls_nettab *out)
@@ -238,6 +192,10 @@ ls_status ls_nettab_build(const char *arch, int classes, int height, int width, 
                            "oracle: %d classes at %dx%d pixels: all must be at least 1", classes,
                            height, width);
     }
+    const row *row = find_row(arch);
+    if (row == NULL) {
+        return ls_log_fail(LS_ERR_USAGE, "oracle: unknown network '%s': " LS_NETTAB_NAMES, arch);
+    }
     memset(out, 0, sizeof *out);
     snprintf(out->arch, sizeof out->arch, "%s", arch);
     out->classes = classes;
@@ -245,21 +203,7 @@ ls_status ls_nettab_build(const char *arch, int classes, int height, int width, 
     out->node[0].channels = 3;
     out->node[0].height = height;
     out->node[0].width = width;
-    int last = -1;
-    for (size_t i = 0; i < sizeof imagenet / sizeof imagenet[0] && last < 0; i++) {
-        if (strcmp(arch, imagenet[i].arch) == 0) {
-            last = add_imagenet(out, &imagenet[i]);
-        }
-    }
-    for (size_t i = 0; i < sizeof cifar / sizeof cifar[0] && last < 0; i++) {
-        if (strcmp(arch, cifar[i].arch) == 0) {
-            last = add_cifar(out, &cifar[i]);
-        }
-    }
-    if (last < 0) {
-        return ls_log_fail(LS_ERR_USAGE, "oracle: unknown network '%s': " LS_NETTAB_NAMES, arch);
-    }
-    add_head(out, last);
+    add_head(out, add_blocks(out, row));
     return LS_OK;
 }
 

@@ -5,7 +5,7 @@
 
 #include "loops.h"
 #include "norm.h"
-#include "oracle_step.h"
+#include "oracle.h"
 #include "planes.h"
 #include "bits.h"
 

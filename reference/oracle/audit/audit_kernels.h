@@ -237,7 +237,6 @@ ls_status ls_audit_norms(audit_stream stream, const ls_audit_op *op, ls_audit_dr
 /* `outputs` outputs of `total` elements each. */
 ls_status ls_audit_simple(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                           int outputs, int64_t total, const audit_room *room);
-/* audit_step.cu */
 ls_status ls_audit_steps(audit_stream stream, const ls_audit_op *op, ls_audit_draw draw,
                          const audit_room *room);
 ls_status ls_audit_pick(void *stream, ls_audit_tensor tensor, ls_audit_draw draw, double *mine,

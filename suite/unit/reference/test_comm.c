@@ -1,9 +1,8 @@
 /* The engines: every operation, type and size over 1 to 5 forked ranks on data whose sums are
- * exact; rounding of 16-bit sums against the scalar model; both transports alike. */
+ * exact; both transports alike. */
 #include <check.h>
 #include <math.h>
 
-#include "kernels/core/digest.h"
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "suite/unit/run_suite.h"
@@ -217,73 +216,6 @@ LOOP_TEST(what_no_engine_begins, 4)
     static const int worlds[] = {1, 1, 2, 3};
     int code[WORLD_MAX];
     ck_assert_int_eq(world_run(worlds[_i], refused, (void *)which[_i], code), 0);
-}
-
-/* ---- rounding ------------------------------------------------------------------------------- */
-
-static uint16_t pattern(int rank, int64_t index)
-{
-    return (uint16_t)ls_rng_philox(5, (uint64_t)rank, (uint64_t)index).word[0];
-}
-
-static uint16_t model_sum(ls_dtype dtype, uint16_t a, uint16_t b)
-{
-    return dtype == LS_F16 ? ls_half_f32_to_fp16(ls_half_fp16_to_f32(a) + ls_half_fp16_to_f32(b))
-                           : ls_half_f32_to_bf16(ls_half_bf16_to_f32(a) + ls_half_bf16_to_f32(b));
-}
-
-static bool is_nan(ls_dtype dtype, uint16_t bits)
-{
-    return isnan(dtype == LS_F16 ? ls_half_fp16_to_f32(bits) : ls_half_bf16_to_f32(bits));
-}
-
-/* All 16-bit patterns meet others at random: ties, subnormals, overflow, inf and NaN included. */
-static int rounding(int rank, int world, int port, void *engine)
-{
-    peer self = open_peer(engine, rank, world, port, 20.0);
-    static const int64_t counts[] = {4001, 60013}; /* exchanged directly; around the ring */
-    for (int dtype = LS_F16; dtype <= LS_BF16; dtype++) {
-        for (int c = 0; c < 2; c++) {
-            int64_t count = counts[c];
-            uint16_t *data = malloc((size_t)count * sizeof *data);
-            RANK_CHECK(data != NULL);
-            for (int64_t i = 0; i < count; i++) {
-                data[i] = pattern(rank, i);
-            }
-            ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE,
-                             .buffer = data,
-                             .count = count,
-                             .dtype = (ls_dtype)dtype,
-                             .label = "rounding"};
-            RANK_CHECK(ls_comm_run(self.api, self.comm, &op, NULL) == LS_OK);
-            for (int64_t i = 0; i < count && world == 2; i++) {
-                uint16_t wanted = model_sum((ls_dtype)dtype, pattern(0, i), pattern(1, i));
-                RANK_CHECK(data[i] == wanted ||
-                           (is_nan((ls_dtype)dtype, wanted) && is_nan((ls_dtype)dtype, data[i])));
-            }
-            uint64_t digest = ls_digest_update(LS_DIGEST_START, data, (size_t)count * 2);
-            uint64_t all[WORLD_MAX];
-            ls_comm_op gather = {.kind = LS_COMM_ALL_GATHER,
-                                 .buffer = all,
-                                 .input = &digest,
-                                 .count = 1,
-                                 .dtype = LS_I64,
-                                 .label = "digests"};
-            RANK_CHECK(ls_comm_run(self.api, self.comm, &gather, NULL) == LS_OK);
-            for (int other = 0; other < world; other++) {
-                RANK_CHECK(all[other] == digest);
-            }
-            free(data);
-        }
-    }
-    close_peer(&self);
-    return 0;
-}
-
-RANGE_TEST(half_sums, 2 * ENGINES, 4 * ENGINES)
-{
-    int code[WORLD_MAX];
-    ck_assert_int_eq(world_run(_i / ENGINES, rounding, (void *)engines[_i % ENGINES], code), 0);
 }
 
 /* The factor of an average, taken on the way, is the same bits as multiplying the sum afterwards.

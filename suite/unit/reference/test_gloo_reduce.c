@@ -50,12 +50,12 @@ static double double_of(ls_dtype dtype, number n)
                               : n.f64;
 }
 
-/* A product of floats narrower than 64 bits is exact in double. */
+/* A product of floats narrower than 64 bits is exact in double, and a sum as if it were. */
 static bool float_is_right(ls_comm_redop redop, ls_dtype dtype, number a, number b, number got)
 {
     double x = double_of(dtype, a), y = double_of(dtype, b), have = double_of(dtype, got), want;
-    if (redop == LS_COMM_PROD) {
-        want = x * y;
+    if (redop == LS_COMM_PROD || redop == LS_COMM_SUM) {
+        want = redop == LS_COMM_PROD ? x * y : x + y;
         want = dtype == LS_F64 ? want : (double)(float)want;
         want = dtype == LS_F16    ? (double)ls_half_fp16_to_f32(ls_half_f32_to_fp16((float)want))
                : dtype == LS_BF16 ? (double)ls_half_bf16_to_f32(ls_half_f32_to_bf16((float)want))
@@ -79,6 +79,7 @@ static bool is_right(ls_comm_redop redop, ls_dtype dtype, number a, number b, nu
     int64_t x = dtype == LS_I64 ? a.i64 : dtype == LS_I32 ? a.i32 : a.u8;
     int64_t y = dtype == LS_I64 ? b.i64 : dtype == LS_I32 ? b.i32 : b.u8;
     int64_t want = redop == LS_COMM_PROD               ? (int64_t)((uint64_t)x * (uint64_t)y)
+                   : redop == LS_COMM_SUM              ? (int64_t)((uint64_t)x + (uint64_t)y)
                    : (redop == LS_COMM_MAX) == (x > y) ? x
                                                        : y;
     return dtype == LS_I64   ? got.i64 == want
@@ -86,9 +87,9 @@ static bool is_right(ls_comm_redop redop, ls_dtype dtype, number a, number b, nu
                              : got.u8 == (uint8_t)want;
 }
 
-LOOP_TEST(two_operands, 3 * TYPES)
+LOOP_TEST(two_operands, 4 * TYPES)
 {
-    ls_comm_redop redop = (ls_comm_redop)(LS_COMM_MAX + _i / TYPES);
+    ls_comm_redop redop = (ls_comm_redop)(LS_COMM_SUM + _i / TYPES);
     ls_dtype dtype = types[_i % TYPES];
     size_t bytes = ls_dtype_bytes(dtype);
     unsigned char to[COUNT * 8 + 1], from[COUNT * 8 + 1];

@@ -88,19 +88,10 @@ static void check_threads_and_resume(ls_loader_options options)
     }
 }
 
-TEST(synthetic_threads_and_resume)
-{
-    ls_loader_options options = options_for("synthetic");
-    check_threads_and_resume(options);
-    options.accumulate = 2;
-    options.rank = 1;
-    options.world = 3;
-    check_threads_and_resume(options);
-}
-
 TEST(folder_threads_and_resume)
 {
     char dir[256];
+    check_threads_and_resume(options_for("synthetic"));
     ls_loader_options options = options_for(in_root("images", dir));
     ck_assert_int_eq(ls_make_folder(dir, 4, 24, 1), LS_OK);
     options.world = 2;
