@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "harness/process/waiting.h"
 #include "gate.h"
-#include "store_wire.h"
+#include "store_server.h"
 
 enum {
     IDLE_MAX = 16,
@@ -87,17 +88,12 @@ static int receive_reply(int fd, int64_t deadline_ns, reply *out)
         errno = EPROTO;
         return -1;
     }
-    char *value = malloc((size_t)header.value_bytes + 1);
-    if (value == NULL) {
-        errno = ENOMEM;
-        return -1;
-    }
+    char *value = ls_list_make((size_t)header.value_bytes + 1, 1);
     done = ls_gate_transfer(fd, POLLIN, value, header.value_bytes, deadline_ns);
     if (done <= 0) {
         free(value);
         return done;
     }
-    value[header.value_bytes] = '\0';
     *out = (reply){.status = (ls_status)header.verb,
                    .number = header.number,
                    .value = value,
@@ -280,10 +276,7 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out)
 {
     LS_TRY(check_options(options));
     int64_t deadline_ns = ls_clock_after(options->timeout_s);
-    ls_store *store = calloc(1, sizeof *store);
-    if (store == NULL) {
-        return ls_log_fail(LS_ERR_INFRA, "store: no memory");
-    }
+    ls_store *store = ls_list_make(1, sizeof *store);
     ls_status status = LS_OK;
     store->rank = options->rank;
     store->world = options->world;
@@ -295,7 +288,7 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out)
     pthread_mutex_init(&store->lock, NULL);
     if (options->rank == 0) {
         LS_TRY_GOTO(status, ls_store_server_start(options, &store->server), free_store);
-        store->port = ls_store_server_port(store->server);
+        store->port = ls_store_server_port(store->server); /* of those that were probed */
     }
     LS_TRY_GOTO(status, join(store, options, deadline_ns), stop_server);
     *out = store;
@@ -328,11 +321,6 @@ void ls_store_close(ls_store *store, double linger_s)
     }
     pthread_mutex_destroy(&store->lock);
     free(store);
-}
-
-int ls_store_port(const ls_store *store)
-{
-    return store->port;
 }
 
 void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[LS_SHA256_BYTES])
@@ -404,10 +392,10 @@ static void give_connection(ls_store *store, int fd, bool usable)
     }
 }
 
-/* Sends a request and receives its reply. `limit_s` is the server's time to reply. The caller frees
- * *out and logs a status in it. */
-static ls_status ask(ls_store *store, ls_store_header header, const char *key, const void *value,
-                     double limit_s, reply *out)
+/* Sends a request and receives its reply. `limit_s` is the server's time to reply. A status in it
+ * is logged ("set 'KEY': ..."); the caller frees out->value. */
+static ls_status ask(ls_store *store, const char *what, ls_store_header header, const char *key,
+                     const void *value, double limit_s, reply *out)
 {
     size_t key_bytes = strlen(key);
     if (key_bytes > LS_STORE_KEY_BYTES_MAX || header.value_bytes > LS_STORE_VALUE_BYTES_MAX) {
@@ -432,40 +420,39 @@ static ls_status ask(ls_store *store, ls_store_header header, const char *key, c
                            done == 0 ? "stopped answering" : "has left", key, done == 0 ? "" : ": ",
                            done == 0 ? "" : strerror(saved));
     }
-    return LS_OK;
+    if (out->status != LS_OK) {
+        LS_TEXT(within, 40, " within %.3g s", limit_s);
+        ls_log_error("store: %s '%s': %s%s", what, key, out->value,
+                     out->status == LS_ERR_RENDEZVOUS ? within : "");
+        free(out->value);
+    }
+    return out->status;
 }
 
-static ls_status check_reply(const char *verb, const char *key, double limit_s, reply *answer)
+/* Of a reply without a value. */
+static ls_status ask_number(ls_store *store, const char *what, ls_store_header header,
+                            const char *key, const void *value, int64_t *number)
 {
-    if (answer->status == LS_ERR_RENDEZVOUS) {
-        ls_log_error("store: %s '%s': %s within %.3g s", verb, key, answer->value, limit_s);
-    } else if (answer->status != LS_OK) {
-        ls_log_error("store: %s '%s': %s", verb, key, answer->value);
-    }
-    if (answer->status != LS_OK) {
-        free(answer->value);
-        answer->value = NULL;
-    }
-    return answer->status;
+    reply answer = {.value = NULL};
+    LS_TRY(ask(store, what, header, key, value, store->timeout_s, &answer));
+    *number = answer.number;
+    free(answer.value);
+    return LS_OK;
 }
 
 ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes)
 {
+    int64_t none;
     ls_store_header header = {.verb = LS_STORE_SET};
     header.value_bytes = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
-    reply answer = {.value = NULL};
-    LS_TRY(ask(store, header, key, value, store->timeout_s, &answer));
-    LS_TRY(check_reply("set", key, store->timeout_s, &answer));
-    free(answer.value);
-    return LS_OK;
+    return ask_number(store, "set", header, key, value, &none);
 }
 
 static ls_status await(ls_store *store, ls_store_verb verb, const char *key, double limit_s,
                        reply *answer)
 {
     ls_store_header header = {.verb = verb, .number = (int64_t)ceil(limit_s * 1e3)};
-    LS_TRY(ask(store, header, key, NULL, limit_s, answer));
-    return check_reply("get", key, limit_s, answer);
+    return ask(store, "get", header, key, NULL, limit_s, answer);
 }
 
 ls_status ls_store_get(ls_store *store, const char *key, double timeout_s, void **value,
@@ -494,22 +481,15 @@ ls_status ls_store_wait(ls_store *store, const char *const *keys, int count, dou
 ls_status ls_store_add(ls_store *store, const char *key, int64_t amount, int64_t *sum)
 {
     ls_store_header header = {.verb = LS_STORE_ADD, .number = amount};
-    reply answer = {.value = NULL};
-    LS_TRY(ask(store, header, key, NULL, store->timeout_s, &answer));
-    LS_TRY(check_reply("add to", key, store->timeout_s, &answer));
-    *sum = answer.number;
-    free(answer.value);
-    return LS_OK;
+    return ask_number(store, "add to", header, key, NULL, sum);
 }
 
 ls_status ls_store_who_left(ls_store *store, int *rank)
 {
+    int64_t left;
     ls_store_header header = {.verb = LS_STORE_WHO_LEFT};
-    reply answer = {.value = NULL};
-    LS_TRY(ask(store, header, "", NULL, store->timeout_s, &answer));
-    LS_TRY(check_reply("ask who has left", "", store->timeout_s, &answer));
-    *rank = (int)answer.number;
-    free(answer.value);
+    LS_TRY(ask_number(store, "ask who has left", header, "", NULL, &left));
+    *rank = (int)left;
     return LS_OK;
 }
 

@@ -29,7 +29,7 @@ enum {
 typedef struct ls_store_options {
     int rank, world;
     const char *address; /* MASTER_ADDR: name or number, IPv4 or IPv6 */
-    int port;            /* MASTER_PORT; 0 only for a lone server in tests (see ls_store_port) */
+    int port;            /* MASTER_PORT; 0: any, for a world of one */
     bool probe; /* another program owns the port (torchrun's agent): rank 0 takes the first free one
                    of port+1..port+16, and clients search these for magic and run id */
     const char *run_id; /* LS_TOKEN, TORCHELASTIC_RUN_ID, ...; "" when there is none */
@@ -45,7 +45,6 @@ typedef struct ls_store ls_store;
 ls_status ls_store_open(const ls_store_options *options, ls_store **out);
 /* Rank 0 serves until the others have closed their stores or `linger_s` has passed. */
 void ls_store_close(ls_store *store, double linger_s);
-int ls_store_port(const ls_store *store);
 /* A key that only the ranks of this job can make, another one for each purpose. */
 void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[LS_SHA256_BYTES]);
 /* The numeric address at which peers reach this rank: that of the interface that routes to rank 0;
@@ -73,24 +72,6 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
                             void **values, size_t *value_bytes);
 /* A barrier through the store; a `name` works once. */
 ls_status ls_store_barrier(ls_store *store, const char *name, double timeout_s);
-
-/* The store's server: one thread inside rank 0 that polls all connections. Used by store.c only. */
-
-typedef struct ls_store_server ls_store_server;
-
-/* The key of a job: its token or run id, and its MASTER_PORT, so that jobs without an id of their
- * own do not mix. */
-void ls_store_server_key(const ls_store_options *options, unsigned char key[LS_SHA256_BYTES]);
-
-/* Listens at options->address and port (probe: the first free one of port+1..port+16) and starts
- * the thread. LS_ERR_INFRA with address, port and the system's text. */
-ls_status ls_store_server_start(const ls_store_options *options, ls_store_server **out);
-int ls_store_server_port(const ls_store_server *server);
-/* The address at which other machines reached this one; false when all connections came over
- * loopback. */
-bool ls_store_server_address(ls_store_server *server, char *text, int text_bytes);
-/* Ends when the other ranks have said goodbye or died, after linger_s at the latest. Frees. */
-void ls_store_server_stop(ls_store_server *server, double linger_s);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store_wire.h"
+#include "harness/store/store_server.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store.h"
+#include "harness/store/store_server.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
@@ -159,7 +159,7 @@ static int entering(int rank, int world, int port, void *context)
     char why[256];
     int fd = -1;
     (void)context;
-    ls_store_options options = where(0, world, 0, 5.0); /* the store's own, of port 0 */
+    ls_store_options options = where(0, world, port, 5.0); /* the store's own */
     ls_gate_claim claim = {.rank = rank, .world = world, .further = 1};
     ls_store_server_key(&options, key);
     return ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim, ls_clock_after(5),
@@ -177,7 +177,8 @@ LOOP_TEST(descriptors_run_out, 2)
     ls_store *store = NULL;
     int opened[DESCRIPTORS], count = 0;
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    ls_store_options options = where(0, 1, 0, 5.0);
+    int port = world_free_port();
+    ls_store_options options = where(0, 1, port, 5.0);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
     while ((opened[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
         count++;
@@ -185,13 +186,13 @@ LOOP_TEST(descriptors_run_out, 2)
     for (int i = 0; i < SPARE * _i; i++) {
         close(opened[--count]);
     }
-    pid_t stranger = world_fork(9, 1, ls_store_port(store), turned_away, NULL);
+    pid_t stranger = world_fork(9, 1, port, turned_away, NULL);
     ck_assert_int_eq(world_join(stranger), 0);
     ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
     while (count > 0) {
         close(opened[--count]);
     }
-    pid_t rank = world_fork(0, 1, ls_store_port(store), entering, NULL);
+    pid_t rank = world_fork(0, 1, port, entering, NULL);
     ck_assert_int_eq(world_join(rank), 0);
     ls_store_close(store, 0);
 }

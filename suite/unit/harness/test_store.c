@@ -10,7 +10,7 @@
 
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
-#include "harness/store/store_wire.h"
+#include "harness/store/store_server.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
@@ -24,12 +24,11 @@ static ls_store_options where(int rank, int world, int port, double timeout_s)
                               .timeout_s = timeout_s};
 }
 
-static ls_store *lone_store(double timeout_s)
+static ls_store *lone_store(int port, double timeout_s)
 {
     ls_store *store = NULL;
-    ls_store_options options = where(0, 1, 0, timeout_s);
+    ls_store_options options = where(0, 1, port, timeout_s);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
-    ck_assert_int_gt(ls_store_port(store), 0);
     return store;
 }
 
@@ -71,7 +70,7 @@ static void assert_value(ls_store *store, const char *key, const void *wanted, s
 
 TEST(values)
 {
-    ls_store *store = lone_store(5.0);
+    ls_store *store = lone_store(0, 5.0);
     char binary[256];
     for (int i = 0; i < 256; i++) {
         binary[i] = (char)(255 - i);
@@ -90,7 +89,7 @@ TEST(values)
 TEST(sizes_are_bounded)
 {
     listen_to_errors();
-    ls_store *store = lone_store(5.0);
+    ls_store *store = lone_store(0, 5.0);
     size_t most = LS_STORE_VALUE_BYTES_MAX;
     char *large = malloc(most + 1);
     ck_assert_ptr_nonnull(large);
@@ -115,7 +114,7 @@ TEST(sizes_are_bounded)
 TEST(missing_key)
 {
     int errors = listen_to_errors();
-    ls_store *store = lone_store(5.0);
+    ls_store *store = lone_store(0, 5.0);
     void *value = NULL;
     size_t bytes = 77;
     int64_t began_ns = ls_clock_ns();
@@ -149,7 +148,7 @@ static void *get_late(void *store)
 TEST(get_before_set)
 {
     enum { GETTERS = 6 };
-    ls_store *store = lone_store(10.0);
+    ls_store *store = lone_store(0, 10.0);
     pthread_t getter[GETTERS], setter;
     for (int i = 0; i < GETTERS; i++) {
         ck_assert_int_eq(pthread_create(&getter[i], NULL, get_late, store), 0);
@@ -173,7 +172,7 @@ TEST(get_before_set)
 TEST(adding)
 {
     int errors = listen_to_errors();
-    ls_store *store = lone_store(5.0);
+    ls_store *store = lone_store(0, 5.0);
     int64_t sum = -1;
     ck_assert_int_eq(ls_store_add(store, "n", 0, &sum), LS_OK);
     ck_assert_int_eq(sum, 0);
@@ -247,11 +246,12 @@ TEST(many_ranks)
 TEST(port_in_use)
 {
     int errors = listen_to_errors();
-    ls_store *store = lone_store(2.0), *second = NULL;
-    ls_store_options options = where(0, 1, ls_store_port(store), 2.0);
+    int port = world_free_port();
+    ls_store *store = lone_store(port, 2.0), *second = NULL;
+    ls_store_options options = where(0, 1, port, 2.0);
     ck_assert_int_eq(ls_store_open(&options, &second), LS_ERR_INFRA);
     char wanted[64];
-    snprintf(wanted, sizeof wanted, "127.0.0.1:%d: %s", ls_store_port(store), strerror(EADDRINUSE));
+    snprintf(wanted, sizeof wanted, "127.0.0.1:%d: %s", port, strerror(EADDRINUSE));
     assert_said(errors, wanted);
     ls_store_close(store, 0);
 }
@@ -444,108 +444,7 @@ TEST(killed_server)
     ck_assert_int_eq(code[1], 0);
 }
 
-/* ---- foreign connections -------------------------------------------------------------------- */
-
-static int dial(int port)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
-    return fd;
-}
-
-/* A connection that has passed the gate with that claim; blocking. */
-static int enter(const ls_store *store, ls_gate_claim claim)
-{
-    char why[256];
-    unsigned char key[LS_SHA256_BYTES];
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)ls_store_port(store)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    ls_store_options options = where(0, 1, 0, 5.0);
-    int fd = -1;
-    ls_store_server_key(&options, key);
-    ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
-                                   ls_clock_after(5), ls_clock_after(5), &fd, why, sizeof why),
-                     LS_GATE_IN);
-    ck_assert_int_ge(fcntl(fd, F_SETFL, 0), 0);
-    return fd;
-}
-
-/* Garbage is dropped with a line in the log, and has no other effect: with the token and without.
- */
-TEST(bad_frames)
-{
-    int errors = listen_to_errors();
-    ls_store *store = lone_store(5.0);
-    char garbage[200], got[64];
-    memset(garbage, 'G', sizeof garbage);
-    for (int known = 0; known < 2; known++) {
-        int fd = known ? enter(store, (ls_gate_claim){.world = 1, .further = 1})
-                       : dial(ls_store_port(store));
-        ck_assert_int_eq(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), sizeof garbage);
-        while (recv(fd, got, sizeof got, 0) > 0) { /* the greeting or a reply, then the end */
-        }
-        close(fd);
-        assert_said(errors, known ? "malformed header" : "does not know this job's token");
-    }
-    int silent = dial(ls_store_port(store)), half = dial(ls_store_port(store));
-    ck_assert_int_eq(send(half, "LSS1", 4, MSG_NOSIGNAL), 4);
-    ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
-    assert_value(store, "a", "b", 1);
-    close(half);
-    close(silent);
-    assert_value(store, "a", "b", 1);
-    ls_store_close(store, 0);
-}
-
-TEST(ranks_out_of_range_are_refused)
-{
-    int errors = listen_to_errors();
-    ls_store *store = lone_store(5.0);
-    static const int wrong[] = {1, -1};
-    for (int i = 0; i < 2; i++) {
-        unsigned char bytes[LS_STORE_HEADER_BYTES];
-        char text[64], said[64];
-        int fd = enter(store, (ls_gate_claim){.rank = wrong[i], .world = 1, .timeout_ms = 5000});
-        ck_assert_int_eq(recv(fd, bytes, sizeof bytes, MSG_WAITALL), sizeof bytes);
-        ls_store_header header = ls_store_wire_get(bytes);
-        ck_assert_uint_eq(header.verb, LS_ERR_USAGE);
-        ck_assert_uint_lt(header.value_bytes, sizeof said);
-        ck_assert_int_eq(recv(fd, said, header.value_bytes, MSG_WAITALL), header.value_bytes);
-        snprintf(text, sizeof text, "rank %d is out of range, allowed: 0 to 0", wrong[i]);
-        ck_assert_uint_eq(header.value_bytes, strlen(text));
-        ck_assert_mem_eq(said, text, header.value_bytes);
-        ck_assert_int_eq(recv(fd, said, 1, 0), 0);
-        assert_said(errors, text);
-        close(fd);
-    }
-    ls_store_close(store, 0);
-}
-
-/* One request at a time: a byte more while the server owes a reply ends the connection. */
-TEST(requests_wait_for_their_reply)
-{
-    int errors = listen_to_errors();
-    ls_store *store = lone_store(5.0);
-    unsigned char bytes[LS_STORE_HEADER_BYTES + 6];
-    ls_store_header header = {
-        .magic = LS_STORE_MAGIC, .verb = LS_STORE_GET, .key_bytes = 5, .number = 5000};
-    ls_store_wire_put(&header, bytes);
-    memcpy(bytes + LS_STORE_HEADER_BYTES, "never!", 6); /* a byte too many */
-    int fd = enter(store, (ls_gate_claim){.world = 1, .further = 1, .timeout_ms = 5000});
-    unsigned char welcome[LS_STORE_HEADER_BYTES];
-    ck_assert_int_eq(recv(fd, welcome, sizeof welcome, MSG_WAITALL), sizeof welcome);
-    ck_assert_uint_eq(ls_store_wire_get(welcome).verb, LS_OK);
-    ck_assert_int_eq(send(fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
-    ck_assert_int_le(recv(fd, welcome, sizeof welcome, 0), 0);
-    assert_said(errors, "(rank 0): a request before the reply to the last one");
-    close(fd);
-    ls_store_close(store, 0);
-}
+/* ---- false servers -------------------------------------------------------------------------- */
 
 /* What listens on rank 0's port knows the key and breaks the protocol: joining goes on until its
  * deadline, a request ends with the rank as lost. */
@@ -641,24 +540,22 @@ static int probing(int rank, int world, int port, void *context)
     ls_store_options options = where(rank, world, port, 10.0);
     options.probe = true;
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
-    RANK_CHECK(ls_store_port(store) > port + 1 &&
-               ls_store_port(store) <= port + LS_STORE_PORT_PROBES);
     RANK_CHECK(ls_store_barrier(store, "all", -1) == LS_OK);
     ls_store_close(store, 5.0);
     return 0;
 }
 
-/* Serves another job until its standard input ends; writes its port. */
-static int neighbouring(int rank, int world, int port_out, void *context)
+/* Serves another job until its standard input ends. */
+static int neighbouring(int rank, int world, int ready, void *context)
 {
-    char byte;
+    char byte = 0;
+    const int *from = context; /* the write end that says when to leave, and the port */
     ls_store *store = NULL;
-    ls_store_options options = where(rank, world, 0, 5.0);
+    ls_store_options options = where(rank, world, from[1], 5.0);
     options.run_id = "neighbour";
-    close(*(int *)context); /* the end that says when to leave must not be kept open here */
+    close(from[0]); /* must not be kept open here */
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
-    int port = ls_store_port(store);
-    RANK_CHECK(write(port_out, &port, sizeof port) == sizeof port);
+    RANK_CHECK(write(ready, &byte, 1) == 1);
     RANK_CHECK(read(STDIN_FILENO, &byte, 1) == 0);
     ls_store_close(store, 0);
     return 0;
@@ -666,14 +563,15 @@ static int neighbouring(int rank, int world, int port_out, void *context)
 
 TEST(probe_ports)
 {
-    int port_pipe[2], leave[2], port = 0, failed = 0;
+    int ready[2], leave[2], port = world_free_port(), failed = 0;
+    char byte;
     pid_t pid[3];
     listen_to_errors();
-    ck_assert_int_eq(pipe2(port_pipe, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(leave, O_CLOEXEC), 0);
     ck_assert_int_eq(dup2(leave[0], STDIN_FILENO), STDIN_FILENO);
-    pid_t neighbour = world_fork(0, 1, port_pipe[1], neighbouring, &leave[1]);
-    ck_assert_int_eq(read(port_pipe[0], &port, sizeof port), sizeof port);
+    pid_t neighbour = world_fork(0, 1, ready[1], neighbouring, (int[]){leave[1], port});
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
     for (int rank = 2; rank >= 0; rank--) { /* rank 0 last: the others have to try again */
         pid[rank] = world_fork(rank, 3, port - 1, probing, NULL);
     }
@@ -683,24 +581,6 @@ TEST(probe_ports)
     ck_assert_int_eq(failed, 0);
     close(leave[1]);
     ck_assert_int_eq(world_join(neighbour), 0);
-}
-
-LOOP_TEST(addresses, 4)
-{
-    static const char *const names[] = {"localhost", "127.0.0.1", "::1", "0.0.0.0"};
-    ls_store *store = NULL;
-    ls_store_options options = where(0, 1, 0, 3.0);
-    options.address = names[_i];
-    int probe = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (probe < 0 && strchr(names[_i], ':') != NULL) {
-        return; /* a machine without IPv6 */
-    }
-    if (probe >= 0) {
-        close(probe);
-    }
-    ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
-    ck_assert_int_eq(ls_store_set(store, "a", "b", 1), LS_OK);
-    ls_store_close(store, 0);
 }
 
 TEST_MAIN("store", .timeout_s = 60)

@@ -1,10 +1,11 @@
-/* The store's server from outside: where it listens, whom it admits, when it answers late requests
- * and when it ends. */
+/* The store's server from outside: where it listens, whom it admits, what it answers and when, and
+ * when it ends. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <malloc.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 #include "harness/store/gate.h"
 #include "harness/store/store.h"
-#include "harness/store/store_wire.h"
+#include "harness/store/store_server.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
@@ -62,32 +63,64 @@ static int enter_rank(const ls_store_server *server, int rank, int world, int ti
     return fd;
 }
 
-static void assert_reply(int fd, ls_status status, const char *value)
+static void assert_sum(int fd, ls_status status, const char *value, int64_t number)
 {
     unsigned char bytes[LS_STORE_HEADER_BYTES];
-    char text[256] = "";
+    char text[600] = "";
     ck_assert_int_eq(ls_gate_transfer(fd, POLLIN, bytes, sizeof bytes, ls_clock_after(10)), 1);
     ls_store_header header = ls_store_wire_get(bytes);
     ck_assert_uint_lt(header.value_bytes, sizeof text);
     ck_assert_int_eq(ls_gate_transfer(fd, POLLIN, text, header.value_bytes, ls_clock_after(10)), 1);
     ck_assert_str_eq(text, value);
     ck_assert_uint_eq(header.verb, status);
+    ck_assert_uint_eq(header.magic, LS_STORE_MAGIC);
+    ck_assert_uint_eq(header.key_bytes, 0);
+    ck_assert_int_eq(header.number, number);
 }
 
-static void ask(int fd, ls_store_verb verb, const char *key, const char *value, int64_t number)
+static void assert_reply(int fd, ls_status status, const char *value)
 {
-    unsigned char bytes[LS_STORE_HEADER_BYTES + 64];
+    assert_sum(fd, status, value, 0);
+}
+
+/* Nothing has come by the time that the server has answered another connection. */
+static void assert_silent(int fd)
+{
+    char byte;
+    ck_assert_int_eq(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+}
+
+/* A further connection of rank 0, which has been answered. */
+static int enter_further(const ls_store_server *server, int world)
+{
+    int fd = enter(server, "127.0.0.1", (ls_gate_claim){.world = world, .further = 1});
+    assert_reply(fd, LS_OK, "");
+    return fd;
+}
+
+static size_t put_request(unsigned char bytes[700], ls_store_verb verb, const char *key,
+                          const char *value, int64_t number)
+{
     ls_store_header header = {.magic = LS_STORE_MAGIC,
                               .verb = verb,
                               .key_bytes = (uint32_t)strlen(key),
                               .value_bytes = (uint32_t)strlen(value),
                               .number = number};
     ls_store_wire_put(&header, bytes);
-    size_t used = LS_STORE_HEADER_BYTES + strlen(key) + strlen(value);
-    ck_assert_uint_lt(used, sizeof bytes);
-    snprintf((char *)bytes + LS_STORE_HEADER_BYTES, sizeof bytes - LS_STORE_HEADER_BYTES, "%s%s",
-             key, value);
-    ck_assert_int_eq(ls_gate_transfer(fd, POLLOUT, bytes, used, ls_clock_after(10)), 1);
+    snprintf((char *)bytes + LS_STORE_HEADER_BYTES, 700 - LS_STORE_HEADER_BYTES, "%s%s", key,
+             value);
+    return LS_STORE_HEADER_BYTES + strlen(key) + strlen(value);
+}
+
+static void send_bytes(int fd, void *bytes, size_t count)
+{
+    ck_assert_int_eq(ls_gate_transfer(fd, POLLOUT, bytes, count, ls_clock_after(10)), 1);
+}
+
+static void ask(int fd, ls_store_verb verb, const char *key, const char *value, int64_t number)
+{
+    unsigned char bytes[700];
+    send_bytes(fd, bytes, put_request(bytes, verb, key, value, number));
 }
 
 static void assert_ended(int fd)
@@ -363,38 +396,63 @@ TEST(deadlines_are_kept)
 }
 
 /* It alone is cut off. */
-TEST(a_claim_that_is_refused)
+TEST(claims_that_are_refused)
 {
+    static const struct {
+        ls_gate_claim claim;
+        const char *said; /* the beginning */
+    } rows[] = {{{2, 2, 0, 9000}, "rank 2 is out of range, allowed: 0 to 1"},
+                {{2, 2, 1, 9000}, "rank 2 is out of range, allowed: 0 to 1"},
+                {{-1, 2, 0, 9000}, "rank -1 is out of range, allowed: 0 to 1"},
+                {{1, 3, 1, 9000}, "rank 1 has world size 3, rank 0 has 2"},
+                {{1, 2, 0, 9000}, "rank 1 has joined twice: first as 127.0.0.1:"}};
     ls_store_server *server = start(2, "127.0.0.1");
     int first = enter_rank(server, 0, 2, 10000), second = enter_rank(server, 1, 2, 10000);
     assert_reply(first, LS_OK, "");
     assert_reply(second, LS_OK, "");
-    catch_lines();
-    int third = enter_rank(server, 2, 2, 10000);
-    assert_reply(third, LS_ERR_USAGE, "rank 2 is out of range, allowed: 0 to 1");
-    assert_ended(third);
-    ask(first, LS_STORE_SET, "k", "v", 0);
-    assert_reply(first, LS_OK, "");
-    ask(second, LS_STORE_GET, "k", "", 0);
-    assert_reply(second, LS_OK, "v");
-    ask(second, LS_STORE_BYE, "", "", 0);
+    ask(second, LS_STORE_BYE, "", "", 0); /* joined twice also when it has left */
     assert_ended(second);
+    catch_lines();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        unsigned char bytes[LS_STORE_HEADER_BYTES];
+        char text[256] = "";
+        int fd = enter(server, "127.0.0.1", rows[i].claim);
+        ck_assert_int_eq(ls_gate_transfer(fd, POLLIN, bytes, sizeof bytes, ls_clock_after(10)), 1);
+        ck_assert_uint_eq(ls_store_wire_get(bytes).verb, LS_ERR_USAGE);
+        ck_assert_int_eq(ls_gate_transfer(fd, POLLIN, text, ls_store_wire_get(bytes).value_bytes,
+                                          ls_clock_after(10)),
+                         1);
+        ck_assert_msg(strncmp(text, rows[i].said, strlen(rows[i].said)) == 0, "%s", text);
+        assert_ended(fd);
+    }
+    ask(first, LS_STORE_WHO_LEFT, "", "", 0);
+    assert_sum(first, LS_OK, "", 1);
     ls_store_server_stop(server, 20);
-    ck_assert_ptr_nonnull(strstr(caught_text(), ": rank 2 is out of range, allowed: 0 to 1\n"));
+    const char *lines = caught_text();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_ptr_nonnull(strstr(lines, rows[i].said));
+    }
     close(first);
 }
 
-/* A rank that said goodbye and one that is cut off. */
-TEST(ranks_that_have_ended_are_not_awaited)
+/* The first connections of all ranks are answered together, further ones at once. A rank that said
+ * goodbye and one that is cut off are not awaited at the end. */
+TEST(ranks_join_together_and_end)
 {
     ls_store_server *server = start(3, "127.0.0.1");
     int rank[3];
     for (int i = 0; i < 3; i++) {
         rank[i] = enter_rank(server, i, 3, 10000);
+        if (i < 2) {
+            close(enter_further(server, 3));
+            assert_silent(rank[0]);
+        }
     }
     for (int i = 0; i < 3; i++) {
         assert_reply(rank[i], LS_OK, "");
     }
+    ask(rank[0], LS_STORE_WHO_LEFT, "", "", 0);
+    assert_sum(rank[0], LS_OK, "", -1);
     ask(rank[1], LS_STORE_BYE, "", "", 0);
     assert_ended(rank[1]);
     close(rank[2]);
@@ -431,6 +489,192 @@ TEST(a_lost_rank_is_reported)
     ck_assert_str_eq(caught_lines(), wanted);
     ls_store_server_stop(server, 10);
     close(rank[0]);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------
+ */
+
+TEST(a_header_is_little_endian)
+{
+    static const unsigned char wanted[LS_STORE_HEADER_BYTES] = {
+        'L', 'S', 'S', '2', 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 64, 0, 2, 1, 0, 0, 0, 0, 0, 0x80};
+    unsigned char bytes[LS_STORE_HEADER_BYTES];
+    ls_store_header header = {.magic = LS_STORE_MAGIC,
+                              .verb = LS_STORE_ADD,
+                              .key_bytes = LS_STORE_KEY_BYTES_MAX,
+                              .value_bytes = LS_STORE_VALUE_BYTES_MAX,
+                              .number = INT64_MIN + 258};
+    ls_store_wire_put(&header, bytes);
+    ck_assert_mem_eq(bytes, wanted, sizeof wanted);
+    ls_store_header back = ls_store_wire_get(bytes);
+    ck_assert_mem_eq(&back, &header, sizeof header);
+}
+
+TEST(each_request_is_answered)
+{
+    static const char no_number[] = "its value is not a decimal number",
+                      too_large[] = "the sum overflows 64 bits";
+    static const struct {
+        ls_store_verb verb;
+        const char *key, *value;
+        int64_t number;
+        ls_status status;
+        const char *answer;
+        int64_t sum;
+    } rows[] = {
+        {LS_STORE_SET, "a", "one", 0, LS_OK, "", 0},
+        {LS_STORE_GET, "a", "", 5, LS_OK, "one", 0},
+        {LS_STORE_WAIT, "a", "", 5, LS_OK, "", 0},
+        {LS_STORE_SET, "a", "longer than before", 0, LS_OK, "", 0},
+        {LS_STORE_GET, "a", "", 0, LS_OK, "longer than before", 0},
+        {LS_STORE_SET, "a", "", 0, LS_OK, "", 0},
+        {LS_STORE_GET, "a", "", 0, LS_OK, "", 0},
+        {LS_STORE_SET, "", "of no name", 0, LS_OK, "", 0},
+        {LS_STORE_GET, "", "", 0, LS_OK, "of no name", 0},
+        {LS_STORE_ADD, "n", "", -7, LS_OK, "", -7},
+        {LS_STORE_ADD, "n", "", 10, LS_OK, "", 3},
+        {LS_STORE_GET, "n", "", 0, LS_OK, "3", 0},
+        {LS_STORE_ADD, "n", "", INT64_MAX, LS_ERR_USAGE, too_large, 0},
+        {LS_STORE_GET, "n", "", 0, LS_OK, "3", 0},
+        {LS_STORE_ADD, "n", "", INT64_MAX - 3, LS_OK, "", INT64_MAX},
+        {LS_STORE_ADD, "least", "", INT64_MIN, LS_OK, "", INT64_MIN},
+        {LS_STORE_ADD, "least", "", -1, LS_ERR_USAGE, too_large, 0},
+        {LS_STORE_GET, "least", "", 0, LS_OK, "-9223372036854775808", 0},
+        {LS_STORE_ADD, "a", "", 1, LS_ERR_USAGE, no_number, 0},
+        {LS_STORE_SET, "a", "9223372036854775808", 0, LS_OK, "", 0},
+        {LS_STORE_ADD, "a", "", -1, LS_ERR_USAGE, no_number, 0},
+        {LS_STORE_SET, "a", "12 ", 0, LS_OK, "", 0},
+        {LS_STORE_ADD, "a", "", 1, LS_ERR_USAGE, no_number, 0},
+        {LS_STORE_GET, "a", "", 0, LS_OK, "12 ", 0},
+    };
+    ls_store_server *server = start(1, "127.0.0.1");
+    int fd = enter_further(server, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ask(fd, rows[i].verb, rows[i].key, rows[i].value, rows[i].number);
+        assert_sum(fd, rows[i].status, rows[i].answer, rows[i].sum);
+    }
+    ls_store_server_stop(server, 0);
+}
+
+/* Also where an allocation has room for the value alone, and is full of digits. */
+TEST(values_of_each_length)
+{
+    enum { LONGEST = 520 };
+    (void)mallopt(M_PERTURB, 0xff ^ '5');
+    ls_store_server *server = start(1, "127.0.0.1");
+    int fd = enter_further(server, 1);
+    for (int length = 1; length <= LONGEST; length++) {
+        LS_TEXT(key, 16, "%d", length);
+        LS_TEXT(value, LONGEST + 1, "%0*d", length, 7);
+        ask(fd, LS_STORE_SET, key, value, 0);
+        assert_reply(fd, LS_OK, "");
+        ask(fd, LS_STORE_GET, key, "", 0);
+        assert_reply(fd, LS_OK, value);
+        ask(fd, LS_STORE_ADD, key, "", 2);
+        assert_sum(fd, LS_OK, "", 9);
+    }
+    ls_store_server_stop(server, 0);
+}
+
+/* Cut into two at any place, and two at once: the second waits for the reply to the first. */
+TEST(requests_in_pieces_and_together)
+{
+    unsigned char bytes[1400];
+    ls_store_server *server = start(1, "127.0.0.1");
+    int fd = enter_further(server, 1), other = enter_further(server, 1);
+    for (size_t first = 1; first < LS_STORE_HEADER_BYTES + 8; first++) {
+        LS_TEXT(value, 16, "v%03zu", first);
+        size_t used = put_request(bytes, LS_STORE_SET, "keys", value, 0);
+        send_bytes(fd, bytes, first);
+        ask(other, LS_STORE_WHO_LEFT, "", "", 0); /* the server has seen the first piece */
+        assert_sum(other, LS_OK, "", -1);
+        send_bytes(fd, bytes + first, used - first);
+        assert_reply(fd, LS_OK, "");
+        ask(fd, LS_STORE_GET, "keys", "", 0);
+        assert_reply(fd, LS_OK, value);
+    }
+    size_t used = put_request(bytes, LS_STORE_SET, "k1", "val1", 0);
+    used += put_request(bytes + used, LS_STORE_GET, "k1", "", 0);
+    send_bytes(fd, bytes, used);
+    assert_reply(fd, LS_OK, "");
+    assert_reply(fd, LS_OK, "val1");
+    ls_store_server_stop(server, 0);
+}
+
+TEST(waiters_of_the_key_are_woken)
+{
+    ls_store_server *server = start(1, "127.0.0.1");
+    int get = enter_further(server, 1), wait = enter_further(server, 1),
+        set = enter_further(server, 1);
+    for (int sum = 0; sum < 2; sum++) {
+        const char *key = sum ? "sum" : "k";
+        ask(get, LS_STORE_GET, key, "", 15000);
+        ask(wait, LS_STORE_WAIT, key, "", 15000);
+        ask(set, LS_STORE_SET, "other", "x", 0);
+        assert_reply(set, LS_OK, "");
+        assert_silent(get);
+        assert_silent(wait);
+        ask(set, sum ? LS_STORE_ADD : LS_STORE_SET, key, sum ? "" : "now", sum ? 12 : 0);
+        assert_sum(set, LS_OK, "", sum ? 12 : 0);
+        assert_reply(get, LS_OK, sum ? "12" : "now");
+        assert_reply(wait, LS_OK, "");
+    }
+    ls_store_server_stop(server, 0);
+}
+
+/* On both sides of each limit of a header. */
+static const struct {
+    ls_store_header header;
+    bool sane;
+} headers[] = {
+    {{LS_STORE_MAGIC, LS_STORE_GET, LS_STORE_KEY_BYTES_MAX, LS_STORE_VALUE_BYTES_MAX, 0}, true},
+    {{LS_STORE_MAGIC + 1, LS_STORE_GET, 1, 0, 0}, false},
+    {{LS_STORE_MAGIC - 1, LS_STORE_GET, 1, 0, 0}, false},
+    {{LS_STORE_MAGIC, LS_STORE_GET, LS_STORE_KEY_BYTES_MAX + 1, 0, 0}, false},
+    {{LS_STORE_MAGIC, LS_STORE_GET, 1, LS_STORE_VALUE_BYTES_MAX + 1, 0}, false},
+    {{LS_STORE_MAGIC, LS_STORE_GET, 1, 0, -1}, false},
+    {{LS_STORE_MAGIC, LS_STORE_GET, 1, 0, INT32_MAX *INT64_C(1000)}, true},
+    {{LS_STORE_MAGIC, LS_STORE_GET, 1, 0, INT32_MAX *INT64_C(1000) + 1}, false},
+    {{LS_STORE_MAGIC, LS_STORE_ADD, 1, 0, INT64_MIN}, true},
+    {{LS_STORE_MAGIC, LS_STORE_ADD, 1, 0, INT64_MAX}, true},
+};
+
+ROWS_TEST(malformed_headers_are_dropped, headers)
+{
+    unsigned char bytes[LS_STORE_HEADER_BYTES];
+    ls_store_server *server = start(1, "127.0.0.1");
+    int fd = enter_further(server, 1), other = enter_further(server, 1);
+    ls_store_wire_put(&headers[_i].header, bytes);
+    catch_lines();
+    send_bytes(fd, bytes, sizeof bytes);
+    if (headers[_i].sane) { /* the server waits for the rest */
+        ask(other, LS_STORE_WHO_LEFT, "", "", 0);
+        assert_sum(other, LS_OK, "", -1);
+        assert_silent(fd);
+    } else {
+        assert_ended(fd);
+    }
+    ls_store_server_stop(server, 0);
+    ck_assert((strstr(caught_text(), "(rank 0): malformed header\n") == NULL) == headers[_i].sane);
+}
+
+/* Verbs that are none, and a byte while a reply is owed. */
+TEST(what_ends_a_connection)
+{
+    static const int verbs[] = {0, LS_STORE_HELLO, LS_STORE_WHO_LEFT + 1, LS_STORE_GET};
+    ls_store_server *server = start(1, "127.0.0.1");
+    catch_lines();
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        int fd = enter_further(server, 1);
+        ask(fd, (ls_store_verb)verbs[i], "never", "", 5000);
+        if (verbs[i] == LS_STORE_GET) {
+            send_bytes(fd, "!", 1);
+        }
+        assert_ended(fd);
+    }
+    ls_store_server_stop(server, 0);
+    ck_assert_ptr_nonnull(
+        strstr(caught_text(), "(rank 0): a request before the reply to the last one\n"));
 }
 
 /* ---- the end ----------------------------------------------------------------------------------
