@@ -189,73 +189,63 @@ static void check_together(struct argp_state *state, const arguments *given)
     }
 }
 
-/* Options whose value is a whole number. */
-static const struct count_option {
+/* Options that only set a member of `arguments`. */
+static const struct plain_option {
     int key;
+    size_t field;
+    enum { FLAG, TEXT, SECONDS, COUNT } kind;
     const char *name;
-    size_t field; /* an int of `arguments` */
-    int least, most;
-} count_options[] = {
-    {OPTION_NPROC, "--nproc-per-node", offsetof(arguments, nproc), 1, LS_HOSTS_RANKS_MAX},
-    {OPTION_NNODES, "--nnodes", offsetof(arguments, nnodes), 1, LS_HOSTS_RANKS_MAX},
-    {OPTION_NODE_RANK, "--node-rank", offsetof(arguments, node_rank), 0, LS_HOSTS_RANKS_MAX - 1},
-    {OPTION_MASTER_PORT, "--master-port", offsetof(arguments, master_port), 1, 65535},
-    {OPTION_LOCAL_NODES, "--local-nodes", offsetof(arguments, local_nodes), 1, LS_HOSTS_RANKS_MAX},
-    {OPTION_PROBE_RANKS, "--probe-ranks", offsetof(arguments, probe_ranks), 0, LS_HOSTS_RANKS_MAX},
+    int least, most; /* of a count */
+} plain_options[] = {
+    {OPTION_NPROC, offsetof(arguments, nproc), COUNT, "--nproc-per-node", 1, LS_HOSTS_RANKS_MAX},
+    {OPTION_NNODES, offsetof(arguments, nnodes), COUNT, "--nnodes", 1, LS_HOSTS_RANKS_MAX},
+    {OPTION_NODE_RANK, offsetof(arguments, node_rank), COUNT, "--node-rank", 0,
+     LS_HOSTS_RANKS_MAX - 1},
+    {OPTION_MASTER_PORT, offsetof(arguments, master_port), COUNT, "--master-port", 1, 65535},
+    {OPTION_LOCAL_NODES, offsetof(arguments, local_nodes), COUNT, "--local-nodes", 1,
+     LS_HOSTS_RANKS_MAX},
+    {OPTION_PROBE_RANKS, offsetof(arguments, probe_ranks), COUNT, "--probe-ranks", 0,
+     LS_HOSTS_RANKS_MAX},
+    {OPTION_GRACE, offsetof(arguments, grace_s), SECONDS, "--grace", 0, 0},
+    {OPTION_TIMEOUT, offsetof(arguments, limit_s), SECONDS, "--timeout", 0, 0},
+    {OPTION_MASTER_ADDR, offsetof(arguments, master_addr), TEXT, NULL, 0, 0},
+    {OPTION_LOG_DIR, offsetof(arguments, log_dir), TEXT, NULL, 0, 0},
+    {OPTION_PROBE, offsetof(arguments, probe), TEXT, NULL, 0, 0},
+    {OPTION_PROBE_DEVICE, offsetof(arguments, probe_device), TEXT, NULL, 0, 0},
+    {OPTION_ENV_FROM_STDIN, offsetof(arguments, env_from_stdin), FLAG, NULL, 0, 0},
+    {OPTION_PASS_LOCAL_RANK, offsetof(arguments, pass_local_rank), FLAG, NULL, 0, 0},
+    {OPTION_PROBE_OVERSUBSCRIBED, offsetof(arguments, probe_oversubscribed), FLAG, NULL, 0, 0},
 };
 
-static bool parse_count(int key, const char *text, struct argp_state *state)
+static error_t parse_plain(int key, char *text, struct argp_state *state)
 {
-    for (size_t i = 0; i < sizeof count_options / sizeof *count_options; i++) {
-        const struct count_option *option = &count_options[i];
-        if (option->key == key) {
-            int64_t value = parse_integer(state, option->name, text, option->least, option->most);
-            *(int *)((char *)state->input + option->field) = (int)value;
-            return true;
+    for (size_t i = 0; i < sizeof plain_options / sizeof *plain_options; i++) {
+        const struct plain_option *option = &plain_options[i];
+        void *field = (char *)state->input + option->field;
+        if (option->key != key) {
+            continue;
         }
+        if (option->kind == COUNT) {
+            *(int *)field =
+                (int)parse_integer(state, option->name, text, option->least, option->most);
+        } else if (option->kind == SECONDS) {
+            *(double *)field = parse_seconds(state, option->name, text);
+        } else if (option->kind == TEXT) {
+            *(const char **)field = text;
+        } else {
+            *(bool *)field = true;
+        }
+        return 0;
     }
-    return false;
+    return ARGP_ERR_UNKNOWN;
 }
 
 static error_t parse_one(int key, char *text, struct argp_state *state)
 {
     arguments *given = state->input;
     switch (key) {
-    case OPTION_NPROC:
-        if (strcmp(text, "auto") == 0) {
-            given->nproc = ranks_for_this_machine();
-            return 0;
-        }
-        break;
-    case OPTION_MASTER_ADDR:
-        given->master_addr = text;
-        return 0;
-    case OPTION_GRACE:
-        given->grace_s = parse_seconds(state, "--grace", text);
-        return 0;
-    case OPTION_TIMEOUT:
-        given->limit_s = parse_seconds(state, "--timeout", text);
-        return 0;
-    case OPTION_LOG_DIR:
-        given->log_dir = text;
-        return 0;
-    case OPTION_ENV_FROM_STDIN:
-        given->env_from_stdin = true;
-        return 0;
-    case OPTION_PASS_LOCAL_RANK:
-        given->pass_local_rank = true;
-        return 0;
     case OPTION_FILE_BYTES:
         given->file_bytes_max = parse_integer(state, "--file-bytes", text, 1, INT64_MAX);
-        return 0;
-    case OPTION_PROBE:
-        given->probe = text;
-        return 0;
-    case OPTION_PROBE_DEVICE:
-        given->probe_device = text;
-        return 0;
-    case OPTION_PROBE_OVERSUBSCRIBED:
-        given->probe_oversubscribed = true;
         return 0;
     case ARGP_KEY_ARG: /* the first word of the command; the rest belongs to it */
         given->command = &state->argv[state->next - 1];
@@ -267,7 +257,11 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     default:
         break;
     }
-    return parse_count(key, text, state) ? 0 : ARGP_ERR_UNKNOWN;
+    if (key == OPTION_NPROC && strcmp(text, "auto") == 0) {
+        given->nproc = ranks_for_this_machine();
+        return 0;
+    }
+    return parse_plain(key, text, state);
 }
 
 static ls_supervise_rank_info rank_info_of(const arguments *given, int index, int port,
@@ -294,22 +288,16 @@ static ls_supervise_rank_info rank_info_of(const arguments *given, int index, in
  * codes of their own, so only codes that are unlikely elsewhere are named. */
 static const char *protocol_meaning(int code)
 {
-    switch (code) {
-    case LS_ERR_PEER_LOST:
-        return " (in the subject protocol: peer lost)";
-    case LS_ERR_RENDEZVOUS:
-        return " (in the subject protocol: rendezvous timed out)";
-    case LS_ERR_NON_FINITE:
-        return " (in the subject protocol: non-finite state)";
-    case LS_ERR_DEVICE_LOST:
-        return " (in the subject protocol: device lost)";
-    case LS_ERR_UNEVEN:
-        return " (in the subject protocol: uneven inputs)";
-    case LS_STOPPED:
-        return " (in the subject protocol: stopped by a signal, its state saved)";
-    default:
-        return "";
-    }
+    static const char *const meaning[] = {
+        [LS_ERR_PEER_LOST] = " (in the subject protocol: peer lost)",
+        [LS_ERR_RENDEZVOUS] = " (in the subject protocol: rendezvous timed out)",
+        [LS_ERR_NON_FINITE] = " (in the subject protocol: non-finite state)",
+        [LS_ERR_DEVICE_LOST] = " (in the subject protocol: device lost)",
+        [LS_ERR_UNEVEN] = " (in the subject protocol: uneven inputs)",
+        [LS_STOPPED] = " (in the subject protocol: stopped by a signal, its state saved)",
+    };
+    bool known = code >= 0 && code < (int)(sizeof meaning / sizeof *meaning);
+    return known && meaning[code] != NULL ? meaning[code] : "";
 }
 
 /* Logs the first failure in one line. Returns the exit code. */
@@ -469,8 +457,8 @@ static int run_program(int argc, char **argv)
         return LS_ERR_INFRA;
     }
     if (given.probe != NULL) {
-        return (int)ls_probe_answer(given.probe, given.probe_device, given.probe_ranks,
-                                    given.probe_oversubscribed);
+        return (int)ls_remote_probe_answer(given.probe, given.probe_device, given.probe_ranks,
+                                           given.probe_oversubscribed);
     }
     return run(&given);
 }

@@ -25,7 +25,7 @@ typedef struct ls_hosts {
     ls_hosts_by by;
     int count;
     ls_host host[LS_HOSTS_MAX];
-    /* filled by ls_probe_at */
+    /* filled by ls_remote_probe */
     char master_address[LS_HOSTS_NAME_BYTES]; /* where the others reach host 0 */
     int port_count, port_next;
     int port[LS_HOSTS_PORTS_MAX]; /* free on host 0; jobs use them in turn */

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,13 +11,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/cores.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "launchers.h"
+#include "supervise.h"
 
 /* ---- the command of a channel --------------------------------------------------------------- */
 
@@ -355,4 +362,296 @@ ls_status ls_remote_session_monitor(int input)
     }
     pthread_detach(thread);
     return LS_OK;
+}
+
+/* ---- probing -------------------------------------------------------------------------------- */
+
+int ls_remote_usual_ranks(int devices, double cores)
+{
+    return devices > 0 ? devices : cores < 8 ? ls_cores_share(cores, 1) : 8;
+}
+
+/* ---- on the host ---------------------------------------------------------------------------- */
+
+/* Ports below the range that Linux uses for outgoing connections (32768 and up), so that a port
+ * stays free between the probe and the job. */
+static void add_free_ports(cJSON *answer)
+{
+    enum { FIRST = 20000, COUNT = 12000 };
+    cJSON *list = cJSON_AddArrayToObject(answer, "ports");
+    int start = (int)((ls_clock_ns() / 1000 + getpid()) % COUNT), found = 0;
+    for (int i = 0; i < COUNT && found < LS_HOSTS_PORTS_MAX; i++) {
+        int port = FIRST + (start + i) % COUNT;
+        struct sockaddr_in at = {.sin_family = AF_INET,
+                                 .sin_port = htons((uint16_t)port),
+                                 .sin_addr.s_addr = htonl(INADDR_ANY)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0) {
+            cJSON_AddItemToArray(list, cJSON_CreateNumber(port));
+            found++;
+        }
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+}
+
+static bool sees(const char *marker)
+{
+    const char *token = getenv("LS_TOKEN");
+    char *text = ls_text_read(marker);
+    bool same = text != NULL && token != NULL && strcmp(text, token) == 0;
+    free(text);
+    return same;
+}
+
+ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
+                                 bool oversubscribe)
+{
+    char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "";
+    if (!sees(marker)) {
+        LS_TEXT(folder, 1024, "%s", marker);
+        for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
+            *strrchr(folder, '/') = '\0';
+        }
+        return ls_log_fail(
+            LS_ERR_INFRA,
+            "%s is not the same folder there: results must be on a shared file system", folder);
+    }
+    const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
+    int devices = ls_machine_devices(ls_path_sysfs(), found);
+    double cores = ls_cores_usable();
+    LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_remote_usual_ranks(devices, cores),
+                             oversubscribe, &chosen));
+    (void)gethostname(hostname, sizeof hostname - 1);
+    if (connection != NULL) { /* "client port server port", sshd(8) */
+        (void)sscanf(connection, "%*s %*s %127s", address);
+    }
+    cJSON *answer = cJSON_CreateObject(), *machine = ls_machine_fingerprint();
+    LS_MEMORY(answer != NULL);
+    cJSON_AddStringToObject(answer, "event", "probe");
+    cJSON_AddStringToObject(answer, "hostname", hostname);
+    cJSON_AddStringToObject(answer, "address", address);
+    cJSON_AddStringToObject(answer, "cpu", ls_json_string(machine, "cpu", ""));
+    cJSON_AddNumberToObject(answer, "cores", cores);
+    cJSON_AddNumberToObject(answer, "devices", devices);
+    cJSON_AddStringToObject(answer, "device", chosen);
+    add_free_ports(answer);
+    ls_status status = ls_json_append_line(STDOUT_FILENO, "standard output", answer);
+    cJSON_Delete(answer);
+    cJSON_Delete(machine);
+    return status;
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
+
+typedef struct probing {
+    char folder[700], marker[740], token[33];
+    ls_remote remote;
+} probing;
+
+static void beat(void *context)
+{
+    ls_remote_beat(&((probing *)context)->remote);
+}
+
+static void hang_up(void *context)
+{
+    ls_remote_hang_up(&((probing *)context)->remote);
+}
+
+static ls_status make_marker(const char *folder, probing *p)
+{
+    ls_supervise_token(p->token);
+    ls_text_put(p->folder, sizeof p->folder, "%s/.probe-%.16s", folder, p->token);
+    ls_text_put(p->marker, sizeof p->marker, "%s/marker", p->folder);
+    LS_TRY(ls_path_make_folder(p->folder));
+    ls_supervise_token(
+        p->token); /* others see the folder's name, so the content of the marker is another token */
+    int fd = open(p->marker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool written = fd >= 0 && write(fd, p->token, 32) == 32 && fsync(fd) == 0;
+    if (!written) {
+        ls_log_error("cannot write %s: %s", p->marker, strerror(errno));
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return written ? LS_OK : LS_ERR_INFRA;
+}
+
+static void remove_marker(const probing *p, int hosts)
+{
+    char path[740];
+    (void)unlink(p->marker);
+    for (int k = 0; k < hosts; k++) {
+        ls_text_put(path, sizeof path, "%s/node%d.log", p->folder, k);
+        (void)unlink(path);
+    }
+    (void)rmdir(p->folder);
+}
+
+static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, probing *p,
+                         ls_outcome *channels)
+{
+    char launcher[1024];
+    ls_words words = {0, 0, NULL};
+    ls_remote_launcher(launcher, sizeof launcher);
+    ls_words_add(&words, "%s", launcher);
+    ls_words_add(&words, "--env-from-stdin");
+    ls_words_add(&words, "--probe=%s", p->marker);
+    ls_words_add(&words, "--probe-device=%s", question->device);
+    ls_words_add(&words, "--probe-ranks=%d", question->ranks);
+    if (question->oversubscribe) {
+        ls_words_add(&words, "--probe-oversubscribed");
+    }
+    ls_words *same = ls_list_make((size_t)hosts->count, sizeof *same);
+    for (int k = 0; k < hosts->count; k++) {
+        same[k] = words;
+    }
+    cJSON *order = ls_remote_session_order(p->token, NULL, 0, hosts->by == LS_HOSTS_SSH);
+    cJSON_DeleteItemFromObjectCaseSensitive(order,
+                                            "directory"); /* the marker is an absolute path */
+    ls_status status = ls_remote_open(hosts, hosts->count, same, order, p->folder, &p->remote);
+    cJSON_Delete(order);
+    ls_words_free(&words);
+    free(same);
+    LS_TRY(status);
+    ls_supervise supervise = {
+        .count = hosts->count,
+        .spec = p->remote.spec,
+        .limit_s = LS_PROBE_LIMIT_S,
+        .grace_s = LS_PROBE_LIMIT_S, /* a host that fails does not shorten the time of the others */
+        .on_tick = beat,
+        .hang_up = hang_up,
+        .hang_up_s = 1,
+        .context = p};
+    status = ls_supervise_run(&supervise, channels);
+    ls_remote_close(&p->remote);
+    return status;
+}
+
+/* Logs one line per host. Exit codes 126 and 127 mean that the shell could not run the program
+ * (POSIX 2.8.2). */
+static void report_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
+{
+    char launcher[1024];
+    ls_remote_launcher(launcher, sizeof launcher);
+    const char *text = strncmp(said, "lockstep-launch: error: ", 24) == 0 ? said + 24 : said;
+    if (late) {
+        ls_log_error("host %s gave no answer within %d s%s%s", host->name, LS_PROBE_LIMIT_S,
+                     text[0] == '\0' ? "" : ": ", text);
+    } else if (channel->code == 126 || channel->code == 127) {
+        ls_log_error("host %s cannot run %s, which must be on a shared file system: %s", host->name,
+                     launcher, text);
+    } else if (text != said) {
+        ls_log_error("host %s: %s", host->name, text);
+    } else {
+        ls_log_error("host %s cannot be reached: %s", host->name,
+                     text[0] == '\0' ? "no output" : text);
+    }
+}
+
+/* The address at which the others reach host 0: its name if it resolves here (an alias of the ssh
+ * configuration does not), else the address to which ssh connected. */
+static void choose_master(ls_hosts *hosts, const cJSON *answer)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    const char *at = strrchr(hosts->host[0].name, '@');
+    const char *name = at == NULL ? hosts->host[0].name : at + 1;
+    const char *address = ls_json_string(answer, "address", "");
+    bool known = getaddrinfo(name, NULL, &hints, &found) == 0;
+    if (known) {
+        freeaddrinfo(found);
+    }
+    bool use_name = address[0] == '\0' ||
+                    (known && (!ls_launchers_is_loopback(name, true) || hosts->count == 1 ||
+                               ls_launchers_is_loopback(address, true)));
+    ls_text_put(hosts->master_address, sizeof hosts->master_address, "%s",
+                use_name ? name : address);
+    const cJSON *port;
+    hosts->port_count = hosts->port_next = 0;
+    cJSON_ArrayForEach(port, cJSON_GetObjectItemCaseSensitive(answer, "ports"))
+    {
+        if (cJSON_IsNumber(port) && port->valueint > 0 && port->valueint < 65536 &&
+            hosts->port_count < LS_HOSTS_PORTS_MAX) {
+            hosts->port[hosts->port_count++] = port->valueint;
+        }
+    }
+}
+
+static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcome *channels,
+                              ls_probe *probe)
+{
+    ls_status status = LS_OK;
+    for (int k = 0; k < hosts->count; k++) {
+        char said[500];
+        cJSON *answer = ls_remote_report(p->folder, k, "probe", said, sizeof said);
+        if (answer == NULL) {
+            bool late = channels->state == LS_OUTCOME_TIMED_OUT && channels->rank[k].signal != 0;
+            report_failed(&hosts->host[k], &channels->rank[k], said, late);
+            status = LS_ERR_INFRA;
+            continue;
+        }
+        ls_probe *one = &probe[k];
+        ls_text_put(one->hostname, sizeof one->hostname, "%s",
+                    ls_json_string(answer, "hostname", ""));
+        ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
+        ls_text_put(one->device, sizeof one->device, "%s", ls_json_string(answer, "device", ""));
+        one->cores = ls_json_number(answer, "cores", 1);
+        one->devices = ls_json_int(answer, "devices", 0);
+        if (k == 0) {
+            choose_master(hosts, answer);
+        }
+        cJSON_Delete(answer);
+    }
+    if (status == LS_OK && hosts->port_count == 0) {
+        status = ls_log_fail(LS_ERR_INFRA, "host %s has no free port from 20000 to 31999",
+                             hosts->host[0].name);
+    }
+    return status;
+}
+
+/* A report has one device and one number of ranks per node. */
+static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *question,
+                             const ls_probe *probe)
+{
+    for (int k = 1; k < hosts->count; k++) {
+        if (strcmp(probe[k].device, probe[0].device) != 0) {
+            return ls_log_fail(
+                LS_ERR_INFRA, "host %s would run on %s, host %s on %s (DEVICE=cpu forces the CPU)",
+                hosts->host[0].name, probe[0].device, hosts->host[k].name, probe[k].device);
+        }
+        int first = ls_remote_usual_ranks(probe[0].devices, probe[0].cores);
+        int other = ls_remote_usual_ranks(probe[k].devices, probe[k].cores);
+        if (question->ranks == 0 && first != other) {
+            return ls_log_fail(LS_ERR_USAGE,
+                               "host %s would run %d ranks, host %s %d; set the number with NGPUS",
+                               hosts->host[0].name, first, hosts->host[k].name, other);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe)
+{
+    probing p = {0};
+    ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};
+    LS_TRY(
+        ls_proc_catch_signals()); /* on SIGINT the marker is removed and the channels are ended */
+    ls_status status = make_marker(question->folder, &p);
+    if (status == LS_OK) {
+        status = ask_all(hosts, question, &p, &channels);
+        status =
+            status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* ssh or srun could not be started */
+    }
+    if (status == LS_OK && channels.state == LS_OUTCOME_STOPPED) {
+        status = ls_log_fail(LS_ERR_INFRA, "stopped by signal %d while the hosts were probed",
+                             ls_proc_caught_signal());
+    }
+    LS_THEN(status, take_answers(hosts, &p, &channels, probe));
+    LS_THEN(status, check_alike(hosts, question, probe));
+    ls_outcome_free(&channels);
+    remove_marker(&p, hosts->count);
+    return status;
 }

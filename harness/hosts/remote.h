@@ -6,7 +6,7 @@
  *   - This program is interrupted or dies: the launchers' input ends, and they end their ranks
  *     (ls_remote_session_monitor).
  * <job>/node<k>.log has the standard output and error of a channel; the report is its last line of
- * JSON. All hosts share the file system of the job's folder (ls_probe_at checks this). */
+ * JSON. All hosts share the file system of the job's folder (ls_remote_probe checks this). */
 #ifndef LS_REMOTE_H
 #define LS_REMOTE_H
 
@@ -93,10 +93,11 @@ typedef struct ls_probe_question {
  * LS_ERR_INFRA, with a line per host, when it cannot be reached (with ssh's message), does not see
  * the folder or has too few devices; LS_ERR_USAGE when ranks is 0 and the hosts would run different
  * numbers of ranks or use different devices. */
-ls_status ls_probe_at(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe);
+ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe);
 /* Runs on the host: prints one line of JSON. `marker` is a file that contains LS_TOKEN. */
-ls_status ls_probe_answer(const char *marker, const char *device, int ranks, bool oversubscribe);
+ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
+                                 bool oversubscribe);
 /* The default number of ranks of a machine. */
-int ls_probe_usual_ranks(int devices, double cores);
+int ls_remote_usual_ranks(int devices, double cores);
 
 #endif

@@ -63,7 +63,7 @@ static void ask_nvml(ls_machine_device *device, int count)
     bool open = count > 0 && ls_nvml_open(&nvml, why, sizeof why) == LS_OK;
     bool driver = open || access("/proc/driver/nvidia", F_OK) == 0;
     ls_nvml_device *known = ls_list_make(LS_NVML_DEVICES_MAX, sizeof *known);
-    int known_count = open ? ls_nvml_devices(nvml, known, LS_NVML_DEVICES_MAX) : 0;
+    int known_count = open ? ls_nvml_devices(nvml, known) : 0;
     backend_path(library, sizeof library);
     bool built = access(library, R_OK) == 0;
     for (int i = 0; i < count; i++) {
@@ -92,18 +92,148 @@ static void ask_nvml(ls_machine_device *device, int count)
     ls_nvml_close(nvml);
 }
 
-int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most)
+int ls_machine_devices(const char *sysfs, ls_machine_device device[LS_MACHINE_DEVICES_MAX])
 {
-    int count = ls_bus_list(sysfs, device, most);
+    int count = ls_bus_list(sysfs, device, LS_MACHINE_DEVICES_MAX);
     ask_nvml(device, count);
     return count;
 }
+
+/* ---- CUDA's driver ----------------------------------------------------------------------------
+ */
+
+/* Functions of cuda.h; CUresult and CUdevice are int. */
+typedef struct entries {
+    int (*init)(unsigned int flags);
+    int (*version)(int *version);
+    int (*count)(int *count);
+    int (*device)(int *device, int ordinal);
+    int (*address)(char *text, int bytes, int device);
+    int (*error_text)(int error, const char **text);
+} entries;
+
+static bool find_symbol(void *library, const char *symbol, void *to)
+{
+    void *found = dlsym(library, symbol);
+    memcpy(to, &found, sizeof found);
+    return found != NULL;
+}
+
+static bool find_symbols(void *library, entries *e)
+{
+    return find_symbol(library, "cuInit", &e->init) &&
+           find_symbol(library, "cuDriverGetVersion", &e->version) &&
+           find_symbol(library, "cuDeviceGetCount", &e->count) &&
+           find_symbol(library, "cuDeviceGet", &e->device) &&
+           find_symbol(library, "cuDeviceGetPCIBusId", &e->address) &&
+           find_symbol(library, "cuGetErrorString", &e->error_text);
+}
+
+static void add_error(const entries *e, const char *call, int error, cJSON *answer)
+{
+    const char *text = NULL;
+    LS_TEXT(line, 200, "%s: error %d, %s", call, error,
+            e->error_text(error, &text) == 0 && text != NULL ? text : "no text");
+    cJSON_AddStringToObject(answer, "failure", line);
+}
+
+static void ask_cuda(cJSON *answer)
+{
+    entries e;
+    const char *path = getenv("LS_LIBCUDA");
+    void *library = dlopen(path == NULL || path[0] == '\0' ? "libcuda.so.1" : path, RTLD_NOW);
+    if (library == NULL) {
+        cJSON_AddStringToObject(answer, "failure", dlerror());
+        return;
+    }
+    if (!find_symbols(library, &e)) {
+        cJSON_AddStringToObject(answer, "failure", dlerror());
+        return;
+    }
+    int error = e.init(0), version = 0, count = 0;
+    if (error != 0) {
+        add_error(&e, "cuInit", error, answer);
+        return;
+    }
+    (void)e.version(&version);
+    cJSON_AddNumberToObject(answer, "version", version);
+    error = e.count(&count);
+    if (error != 0) {
+        add_error(&e, "cuDeviceGetCount", error, answer);
+        return;
+    }
+    cJSON *list = cJSON_AddArrayToObject(answer, "addresses");
+    for (int i = 0; i < count; i++) {
+        char text[32] = "";
+        int device = 0;
+        if (e.device(&device, i) != 0 || e.address(text, sizeof text, device) != 0) {
+            text[0] = '\0';
+        }
+        cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
+}
+
+static ls_status in_child(void *context, FILE *to)
+{
+    (void)context;
+    cJSON *answer = cJSON_CreateObject();
+    LS_MEMORY(answer != NULL);
+    ask_cuda(answer);
+    char *text = cJSON_PrintUnformatted(answer);
+    LS_MEMORY(text != NULL);
+    ls_status status = fputs(text, to) < 0 ? LS_ERR_INFRA : LS_OK;
+    cJSON_free(text);
+    cJSON_Delete(answer);
+    return status;
+}
+
+/* The driver writes addresses in capitals. */
+static void small_letters(char *text)
+{
+    for (; *text != '\0'; text++) {
+        *text = (char)(*text >= 'A' && *text <= 'F' ? *text - 'A' + 'a' : *text);
+    }
+}
+
+void ls_machine_driver(ls_driver *out)
+{
+    memset(out, 0, sizeof *out);
+    ls_proc_isolated isolated;
+    char why[120] = "";
+    if (ls_proc_isolated_start(in_child, NULL, &isolated) != LS_OK) {
+        ls_text_put(out->failure, sizeof out->failure, "cannot start a process for the driver");
+        return;
+    }
+    char *text =
+        ls_proc_isolated_answer(&isolated, ls_clock_after(LS_DRIVER_LIMIT_S), why, sizeof why);
+    cJSON *answer = text == NULL ? NULL : ls_json_parse(text, NULL);
+    free(text);
+    if (answer == NULL) {
+        ls_text_put(out->failure, sizeof out->failure, "cuInit: %s (%d s)",
+                    why[0] == '\0' ? "no answer" : why, LS_DRIVER_LIMIT_S);
+        return;
+    }
+    ls_text_put(out->failure, sizeof out->failure, "%s", ls_json_string(answer, "failure", ""));
+    out->version = ls_json_int(answer, "version", 0);
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(answer, "addresses"))
+    {
+        if (out->count < LS_MACHINE_DEVICES_MAX && cJSON_IsString(entry)) {
+            char *address = out->address[out->count++];
+            ls_text_put(address, sizeof out->address[0], "%s", entry->valuestring);
+            small_letters(address);
+        }
+    }
+    cJSON_Delete(answer);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 /* Asks CUDA, as a rank would: a device that CUDA does not list is unusable, even if NVML has it. */
 static int ask_driver(ls_machine_device *device, int count)
 {
     ls_driver *driver = ls_list_make(1, sizeof *driver);
-    ls_driver_ask(driver);
+    ls_machine_driver(driver);
     int usable = 0;
     for (int i = 0; i < count; i++) {
         ls_machine_device *d = &device[i];
@@ -127,7 +257,7 @@ static int ask_driver(ls_machine_device *device, int count)
 }
 
 /* Where the bus shows no device only the driver can be asked, if it has left a file. */
-static int ask_driver_alone(ls_machine_device *device, int most)
+static int ask_driver_alone(ls_machine_device device[LS_MACHINE_DEVICES_MAX])
 {
     char library[1100], file[700];
     const char *asked = getenv("LS_LIBCUDA"); /* for tests */
@@ -135,10 +265,10 @@ static int ask_driver_alone(ls_machine_device *device, int most)
         return 0;
     }
     ls_driver *driver = ls_list_make(1, sizeof *driver);
-    ls_driver_ask(driver);
+    ls_machine_driver(driver);
     backend_path(library, sizeof library);
     bool built = access(library, R_OK) == 0;
-    int count = driver->count < most ? driver->count : most;
+    int count = driver->count; /* no more than LS_MACHINE_DEVICES_MAX */
     for (int i = 0; i < count; i++) {
         memset(&device[i], 0, sizeof device[i]);
         ls_text_put(device[i].address, sizeof device[i].address, "%s", driver->address[i]);
@@ -180,12 +310,12 @@ ls_status ls_machine_choose_among(const char *wanted, int ranks, bool oversubscr
         *device = "cpu";
         return LS_OK;
     }
-    int count = ls_machine_devices(ls_path_sysfs(), found, LS_MACHINE_DEVICES_MAX);
+    int count = ls_machine_devices(ls_path_sysfs(), found);
     bool automatic = strcmp(wanted, "auto") == 0, emulated = ls_machine_emulated();
     char file[700];
     bool doubt = count == 0 && !emulated && ls_bus_doubt(file, sizeof file);
     if (count == 0 && !emulated && (!automatic || doubt || !ls_bus_is_visible(ls_path_sysfs()))) {
-        count = ask_driver_alone(found, LS_MACHINE_DEVICES_MAX);
+        count = ask_driver_alone(found);
     }
     if (count == 0 && automatic && doubt) {
         return ls_log_fail(LS_ERR_INFRA,
@@ -298,7 +428,7 @@ static void add_driver(cJSON *out)
 static void add_devices(cJSON *out)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
-    int count = ls_machine_devices(ls_path_sysfs(), device, LS_MACHINE_DEVICES_MAX);
+    int count = ls_machine_devices(ls_path_sysfs(), device);
     cJSON *list = cJSON_AddArrayToObject(out, "gpus");
     for (int i = 0; i < count; i++) {
         cJSON *entry = ls_json_append_object(list);

@@ -39,7 +39,7 @@ const char *ls_bus_why_cpu(const char *wanted);
 
 /* Lists the devices of ls_bus_list. A device is usable if NVML can query it, or without NVML if a
  * driver is loaded, and if ls_cuda.so is next to the program (or in LS_LIB_DIR). */
-int ls_machine_devices(const char *sysfs, ls_machine_device *device, int most);
+int ls_machine_devices(const char *sysfs, ls_machine_device device[LS_MACHINE_DEVICES_MAX]);
 
 /* Chooses the device by the rule of suite/commands/README.md. wanted: "auto", "cuda" or "cpu". If
  * the bus is hidden (a sandbox), or shows no device and "cuda" is wanted or the driver has left a
@@ -87,16 +87,16 @@ double ls_machine_load_taken(const ls_machine_load_times *from, const ls_machine
  * process that has initialised it holds memory on every GPU. NVML may work where CUDA does not (no
  * fabric manager, CUDA_VISIBLE_DEVICES). */
 
-enum { LS_DRIVER_DEVICES_MAX = 64, LS_DRIVER_LIMIT_S = 60 };
+enum { LS_DRIVER_LIMIT_S = 60 };
 
 typedef struct ls_driver {
-    int version;                             /* 12090: CUDA 12.9 */
-    int count;                               /* devices in CUDA's order, the one of LOCAL_RANK */
-    char address[LS_DRIVER_DEVICES_MAX][32]; /* "0000:17:00.0"; "" unknown */
-    char failure[200];                       /* "" or why there are none, with the driver's text */
+    int version;                              /* 12090: CUDA 12.9 */
+    int count;                                /* devices in CUDA's order, the one of LOCAL_RANK */
+    char address[LS_MACHINE_DEVICES_MAX][32]; /* "0000:17:00.0"; "" unknown */
+    char failure[200];                        /* "" or why there are none, with the driver's text */
 } ls_driver;
 
 /* Loads libcuda.so.1 or the file in the variable LS_LIBCUDA. */
-void ls_driver_ask(ls_driver *out);
+void ls_machine_driver(ls_driver *out);
 
 #endif

@@ -135,13 +135,13 @@ static void identify(const ls_nvml *nvml, ls_nvml_device *device)
     }
 }
 
-int ls_nvml_devices(const ls_nvml *nvml, ls_nvml_device *device, int most)
+int ls_nvml_devices(const ls_nvml *nvml, ls_nvml_device device[LS_NVML_DEVICES_MAX])
 {
     unsigned count = 0;
     if (nvml->entry.count(&count) != LS_NVML_SUCCESS) {
         count = 0;
     }
-    int listed = (int)count < most ? (int)count : most;
+    int listed = count < LS_NVML_DEVICES_MAX ? (int)count : LS_NVML_DEVICES_MAX;
     for (int i = 0; i < listed; i++) {
         memset(&device[i], 0, sizeof device[i]);
         device[i].index = i;

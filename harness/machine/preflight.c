@@ -214,7 +214,7 @@ static void look_at_device(const preflight *p, ls_nvml_device *d)
 static void look_at_bus(const preflight *p)
 {
     ls_machine_device *bus = ls_list_make(LS_MACHINE_DEVICES_MAX, sizeof *bus);
-    int count = ls_machine_devices(p->question->sysfs, bus, LS_MACHINE_DEVICES_MAX), good = 0;
+    int count = ls_machine_devices(p->question->sysfs, bus), good = 0;
     for (int i = 0; i < count; i++) {
         good += bus[i].usable;
     }
@@ -260,7 +260,7 @@ void ls_preflight_look(const ls_preflight_question *question, ls_findings *findi
     }
     preflight p = {.question = question, .nvml = nvml, .findings = findings};
     p.device = ls_list_make(LS_NVML_DEVICES_MAX, sizeof *p.device);
-    p.count = ls_nvml_devices(nvml, p.device, LS_NVML_DEVICES_MAX);
+    p.count = ls_nvml_devices(nvml, p.device);
     report_versions(&p);
     look_at_bus(&p);
     for (int i = 0; i < p.count; i++) {

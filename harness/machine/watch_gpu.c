@@ -194,7 +194,7 @@ ls_watch_gpu *ls_watch_gpu_open(ls_findings *findings)
     watch->device = calloc(LS_NVML_DEVICES_MAX, sizeof *watch->device);
     watch->seen = calloc(LS_NVML_DEVICES_MAX, sizeof *watch->seen);
     LS_MEMORY(watch->device != NULL && watch->seen != NULL);
-    int all = ls_nvml_devices(watch->nvml, watch->device, LS_NVML_DEVICES_MAX);
+    int all = ls_nvml_devices(watch->nvml, watch->device);
     for (int i = 0; i < all; i++) {
         if (watch->device[i].handle != NULL) { /* the others have been reported */
             watch->device[watch->count] = watch->device[i];

@@ -59,8 +59,7 @@ void ls_fork_server_close(ls_fork_server *server)
 static bool can_start(const ls_fork_server *server, const ls_proc_spec *spec)
 {
     if (server == NULL || server->socket < 0 || spec->input != 0 || spec->output != 0 ||
-        spec->directory != NULL || spec->cpu_count > 0 || spec->in_place ||
-        spec->log_path == NULL) {
+        spec->directory != NULL || spec->in_place || spec->log_path == NULL) {
         return false;
     }
     for (int i = 0; i < server->command.count; i++) {

@@ -19,7 +19,6 @@ typedef struct ls_proc_spec {
     int output;               /* its standard output; 0: as log_path says */
     const char *directory;    /* NULL: inherited */
     int input;                /* its standard input; 0: /dev/null */
-    int cpu_first, cpu_count; /* bind to these cores; cpu_count 0: no binding */
     int64_t file_bytes_max;   /* no file may grow longer (RLIMIT_FSIZE); 0: as inherited */
     /* It stays in this program's process group: it may use the terminal, whose signals reach it. */
     bool in_place;

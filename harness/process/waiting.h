@@ -44,7 +44,7 @@ const char *ls_waiting_cause(ls_waiting *waiting);
  * that reach this program alone are passed on, as often as they come; those of a terminal and of a
  * kill of the whole group have reached the command already. Signals do not end this program
  * meanwhile. LS_ERR_USAGE, logged, when the command cannot be found or run. */
-ls_status ls_foreground_run(char *const *argv, char *const *environment, ls_waiting *waiting,
-                            ls_proc *out, bool *late);
+ls_status ls_waiting_run(char *const *argv, char *const *environment, ls_waiting *waiting,
+                         ls_proc *out, bool *late);
 
 #endif

@@ -294,8 +294,7 @@ static void advise_nodes(const ls_report_run *run, cJSON *advice)
     for (int i = 0; i < count; i++) {
         for (int b = 0; b < count && jobs[i]->spec->nodes > 1; b++) {
             const ls_report_job *base = jobs[b], *job = jobs[i];
-            bool same = base->spec->nodes == 1 && ls_report_job_alike(base, job) &&
-                        base->spec->batch_size == job->spec->batch_size;
+            bool same = base->spec->nodes == 1 && ls_report_job_alike(base, job, LS_ALIKE_BATCH);
             char text[SENTENCE_BYTES] = "", difference[128];
             ls_stats_interval ratio = ls_report_compare_ratio(job, base);
             if (same && base->spec->world == job->spec->world) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lines.h"
+#include "page.h"
 #include "job.h"
 #include "kernels/core/text.h"
 
@@ -94,9 +94,8 @@ static const ls_report_job *no_comm_of(const ls_report_run *run, const ls_report
 {
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *no_comm = &run->job[j];
-        if (no_comm->spec->role == LS_ROLE_NO_COMM && ls_report_job_alike(no_comm, job) &&
-            no_comm->spec->world == job->spec->world &&
-            no_comm->spec->batch_size == job->spec->batch_size &&
+        if (no_comm->spec->role == LS_ROLE_NO_COMM &&
+            ls_report_job_alike(no_comm, job, LS_ALIKE_WORLD | LS_ALIKE_BATCH) &&
             ls_report_job_has_speed(no_comm)) {
             return no_comm;
         }
@@ -119,27 +118,6 @@ ls_stats_interval ls_report_compare_exposed_ms(const ls_report_run *run, const l
 
 /* ---- a world of one, and strong scaling ------------------------------------------------------ */
 
-ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_report_job **with,
-                                        const ls_report_job **without)
-{
-    *with = *without = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *own = &run->job[j];
-        for (int k = 0; k < run->job_count && own->spec->role == LS_ROLE_DDP_WORLD1; k++) {
-            const ls_report_job *plain = &run->job[k];
-            if (plain->spec->role == LS_ROLE_THROUGHPUT && plain->spec->world == 1 &&
-                ls_report_job_alike(own, plain) &&
-                plain->spec->batch_size == own->spec->batch_size &&
-                plain->spec->bucket_mb == own->spec->bucket_mb && ls_report_job_is_result(plain) &&
-                ls_report_job_is_result(own)) {
-                *with = own;
-                *without = plain;
-            }
-        }
-    }
-    return *with == NULL ? unknown : ls_report_compare_ratio(*with, *without);
-}
-
 ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_report_job *job,
                                            const ls_report_job **base)
 {
@@ -147,7 +125,7 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
     for (int j = 0; j < run->job_count && ls_report_job_is_result(job); j++) {
         const ls_report_job *other = &run->job[j];
         if (other->spec->role == LS_ROLE_STRONG_SCALING && other->spec->world == 1 &&
-            ls_report_job_alike(other, job) &&
+            ls_report_job_alike(other, job, 0) &&
             other->spec->batch_size == job->spec->world * job->spec->batch_size &&
             ls_report_job_is_result(other)) {
             *base = other;
@@ -156,9 +134,7 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
     if (*base == NULL) {
         return unknown;
     }
-    ls_stats_interval ratio = ls_report_compare_ratio(job, *base);
-    return (ls_stats_interval){ratio.value / job->spec->world, ratio.low / job->spec->world,
-                               ratio.high / job->spec->world};
+    return ls_stats_divided(ls_report_compare_ratio(job, *base), job->spec->world);
 }
 
 /* The job of that role and the row that differs from it in what the role is for; NULL without both.
@@ -171,16 +147,21 @@ static void find_pair(const ls_report_run *run, ls_role role, const ls_report_jo
         const ls_report_job *own = &run->job[j];
         for (int k = 0; k < run->job_count && own->spec->role == role; k++) {
             const ls_report_job *other = &run->job[k];
-            if (other->spec->role == LS_ROLE_THROUGHPUT && ls_report_job_alike(own, other) &&
-                other->spec->world == own->spec->world && other->spec->nodes == own->spec->nodes &&
-                other->spec->batch_size == own->spec->batch_size &&
-                other->spec->bucket_mb == own->spec->bucket_mb && ls_report_job_is_result(own) &&
+            if (other->spec->role == LS_ROLE_THROUGHPUT &&
+                ls_report_job_alike(own, other, LS_ALIKE_ALL) && ls_report_job_is_result(own) &&
                 ls_report_job_is_result(other)) {
                 *base = own;
                 *row = other;
             }
         }
     }
+}
+
+ls_stats_interval ls_report_compare_ddp(const ls_report_run *run, const ls_report_job **with,
+                                        const ls_report_job **without)
+{
+    find_pair(run, LS_ROLE_DDP_WORLD1, with, without);
+    return *with == NULL ? unknown : ls_report_compare_ratio(*with, *without);
 }
 
 ls_stats_interval ls_report_compare_fused(const ls_report_run *run, const ls_report_job **with,

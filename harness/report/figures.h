@@ -155,9 +155,10 @@ typedef struct ls_report_gpu {
     double power_w, sm_mhz, most_c; /* mean, mean under load, highest of the job that was watched */
 } ls_report_gpu;
 
-/* Fills gpu[most]; returns how many. *alone: whether images_per_s are of ranks that did not wait.
+/* Returns how many. *alone: whether images_per_s are of ranks that did not wait.
  */
-int ls_report_gpus_list(const ls_report_run *run, ls_report_gpu *gpu, int most, bool *alone);
+int ls_report_gpus_list(const ls_report_run *run, ls_report_gpu gpu[LS_REPORT_GPUS_MAX],
+                        bool *alone);
 /* The GPU farthest under its neighbours; NULL with fewer than three figures: two do not say which
  * of them is the odd one. */
 const ls_report_gpu *ls_report_gpus_worst(const ls_report_gpu *gpu, int count);

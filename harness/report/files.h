@@ -29,20 +29,4 @@ ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folde
 /* Whether plots/<name>.svg is there. */
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name);
 
-/* trace.json: the `trace` events of the jobs of role phases, which chrome://tracing and Perfetto
- * open (JSON array format of the Trace Event Format). */
-typedef struct ls_trace_span {
-    int rank;
-    int64_t step;
-    bool communication;     /* else compute */
-    int64_t from_ns, to_ns; /* the machine's monotonic clock: comparable between ranks */
-    char name[64];
-} ls_trace_span;
-
-/* All spans of one job, ordered by rank, then time; *spans is malloc'ed. Returns their number. */
-int ls_trace_read(const ls_report_job *job, ls_trace_span **spans);
-/* Writes trace.json: a process per job and rank, a thread per lane, times in microseconds from the
- * first. */
-ls_status ls_trace_write(const ls_report_run *run);
-
 #endif

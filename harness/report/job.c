@@ -114,10 +114,15 @@ double ls_report_job_peak_bytes(const ls_report_job *job)
     return peak;
 }
 
-bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b)
+bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b, unsigned further)
 {
-    return strcmp(a->spec->arch, b->spec->arch) == 0 && a->spec->level == b->spec->level &&
-           strcmp(a->spec->half, b->spec->half) == 0 && a->spec->image_size == b->spec->image_size;
+    const ls_spec *x = a->spec, *y = b->spec;
+    return strcmp(x->arch, y->arch) == 0 && x->level == y->level && strcmp(x->half, y->half) == 0 &&
+           x->image_size == y->image_size &&
+           ((further & LS_ALIKE_WORLD) == 0 || x->world == y->world) &&
+           ((further & LS_ALIKE_NODES) == 0 || x->nodes == y->nodes) &&
+           ((further & LS_ALIKE_BATCH) == 0 || x->batch_size == y->batch_size) &&
+           ((further & LS_ALIKE_BUCKET) == 0 || x->bucket_mb == y->bucket_mb);
 }
 
 bool ls_report_job_has_speed(const ls_report_job *job)

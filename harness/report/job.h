@@ -110,8 +110,15 @@ const char *ls_report_job_gradient_checks(const ls_report_job *job, char text[64
 /* Largest resident memory of any rank, or NaN. */
 double ls_report_job_peak_bytes(const ls_report_job *job);
 
-/* Same network, opt level, half type and image size. */
-bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b);
+/* Same network, opt level, half type and image size, and the same of `further` of these. */
+enum {
+    LS_ALIKE_WORLD = 1,
+    LS_ALIKE_NODES = 2,
+    LS_ALIKE_BATCH = 4,
+    LS_ALIKE_BUCKET = 8,
+    LS_ALIKE_ALL = 15,
+};
+bool ls_report_job_alike(const ls_report_job *a, const ls_report_job *b, unsigned further);
 bool ls_report_job_has_speed(const ls_report_job *job);
 /* Whether its figure may be printed as a result. */
 bool ls_report_job_is_result(const ls_report_job *job);

@@ -9,7 +9,6 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "page.h"
-#include "lines.h"
 
 typedef struct tally {
     int tests, failures, errors, skipped;

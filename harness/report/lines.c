@@ -1,4 +1,4 @@
-#include "lines.h"
+#include "page.h"
 
 #include <math.h>
 #include <string.h>

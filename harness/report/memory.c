@@ -136,7 +136,7 @@ bool ls_report_memory_check(const ls_report_run *run, const ls_report_job **larg
         for (int k = 0; k < run->job_count && small->spec->role == LS_ROLE_DDP_WORLD1; k++) {
             const ls_report_job *big = &run->job[k];
             if (big->spec->role != LS_ROLE_STRONG_SCALING ||
-                big->spec->world != small->spec->world || !ls_report_job_alike(big, small)) {
+                !ls_report_job_alike(big, small, LS_ALIKE_WORLD)) {
                 continue;
             }
             *larger = big;

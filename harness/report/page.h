@@ -1,4 +1,4 @@
-/* The pages of a report, and their elements. render.c writes the content of a report once, through
+/* The pages of a report, and their elements. report.c writes the content of a report once, through
  * this table of functions; Markdown and HTML are its two forms. All text is plain: each form
  * escapes it. */
 #ifndef LS_REPORT_PAGE_H
@@ -7,7 +7,56 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "lines.h"
+#include "job.h"
+
+/* ---- lines.c: lines and cells that the terminal, the page and the figures share, so that all say
+ * the same. */
+
+enum { LS_REPORT_LINES_BYTES = 512, LS_REPORT_LINES_HEADLINES = 4 };
+
+typedef struct ls_report_headline {
+    const char *name;  /* CORRECT, MANNERS, SPEED, MACHINE */
+    const char *value; /* "yes", "within", ... ; "not shown" where run.json has none */
+    const char *why;   /* "" where there is nothing to say */
+} ls_report_headline;
+
+/* The verdicts of the opening, in their order: MANNERS only where the run has such cases, and of an
+ * observed job those that it has. Returns how many. Text belongs to the run. */
+int ls_report_lines_headlines(const ls_report_run *run,
+                              ls_report_headline out[LS_REPORT_LINES_HEADLINES]);
+/* A text on a terminal of 80 columns: breaks at spaces; later lines start with `indent` spaces. A
+ * word longer than the line stays whole: a command to paste must not be cut. */
+void ls_report_lines_print(FILE *to, const char *text, int indent);
+const char *ls_report_lines_title(const ls_report_run *run);
+const char *ls_report_lines_where(const ls_report_run *run);
+
+/* A number with four significant digits, "-" when it is not finite. Returns `text`. */
+const char *ls_report_lines_number(double value, char text[32]);
+/* "123.4 [121.0, 125.1]", in parentheses when it is no result, "-" without a number. */
+const char *ls_report_lines_rate(const ls_report_job *job, char text[64]);
+/* "2 simulated", "1" */
+const char *ls_report_lines_nodes(const ls_report_job *job, char text[32]);
+/* How the figure was judged: "FP32 step 1", "checked", or why it is no result. */
+const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
+                                   char text[160]);
+/* Whether its timing carries: a case on it was WEAK, or the halves of its window differ. */
+bool ls_report_lines_weak(const ls_report_run *run, const ls_report_job *job);
+/* Marks of a row: "oversubscribed, no graph: --cuda-graph off, weak: halves differ by 7 %"; "" for
+ * none. */
+const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job *job,
+                                  char text[160]);
+
+/* Whether a verdict is listed among those that did not pass: all but PASS, and but SKIP and
+ * UNSUPPORTED outside the claim, which are counted only. */
+bool ls_report_lines_listed(const ls_report_verdict *verdict);
+/* "FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
+const char *ls_report_lines_evidence(const ls_report_verdict *verdict,
+                                     char text[LS_REPORT_LINES_BYTES * 2]);
+/* "not ok - gradients.o2.w4 # FAIL 0.41s evidence, value 3.1e-2 over limit 6e-3 (from ...)". */
+const char *ls_report_lines_verdict(const ls_report_verdict *verdict,
+                                    char text[LS_REPORT_LINES_BYTES * 2]);
+
+/* ---- the forms ------------------------------------------------------------------------------- */
 
 typedef struct ls_report_column {
     const char *title;
@@ -61,14 +110,9 @@ const ls_report_page_form *ls_html_form(void);
  * is left; bytes that are not UTF-8 become U+FFFD. Good inside elements and quoted attributes. */
 void ls_html_escape(FILE *to, const char *text);
 
-/* The content of a report, in order, written through a form of page. */
-void ls_report_render(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
-/* Its findings on GPUs, and a line per GPU; nothing for runs on the CPU. */
-void ls_report_machine_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
-/* passes.c: a step of one GPU by kind of pass, and the passes with the most time to gain; nothing
- * where run.json has no "layers". */
-void ls_report_passes_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
+/* gpus.c: the findings on GPUs, and a line per GPU; nothing for runs on the CPU. */
+void ls_report_gpus_write(const ls_report_run *run, const ls_report_page_form *form, FILE *to);
 /* Findings and GPUs on the terminal: warnings, failures and the slowest GPU. */
-void ls_report_machine_print(const ls_report_run *run, FILE *to);
+void ls_report_gpus_print(const ls_report_run *run, FILE *to);
 
 #endif

@@ -67,9 +67,9 @@ ls_status ls_report_terminal(const char *run_directory, FILE *to);
  * (WEAK, SKIP, UNSUPPORTED, INFRA), newly pass, or are missing in `b`. Throughput of equal jobs
  * (same network, batch, level, half, world, nodes, bucket size, dialect), in words; a job whose
  * number is no result in one of the two is named, not compared, and no speed is where the runs'
- * machines differ in what decides it (comparable.h). With a gate (a share, such as 0.05; NAN: none)
- * a job exceeds it when the whole interval of its speed, compared with that in `a`, is lower by
- * more.
+ * machines differ in what decides it (ls_comparable). With a gate (a share, such as 0.05; NAN:
+ * none) a job exceeds it when the whole interval of its speed, compared with that in `a`, is lower
+ * by more.
  *
  * LS_ERR_CHECK when a case that decides newly fails or is missing in `b` (in the claim; of MANNERS
  * where they decide), a job exceeds the gate, or none decides it; LS_ERR_USAGE when one has no
@@ -95,7 +95,7 @@ typedef struct ls_comparable {
     char remarks[400]; /* differences that decide nothing; or "" */
 } ls_comparable;
 
-/* Of two run.json or summary.json. The table of facts is in comparable.c. */
-ls_comparable ls_comparable_runs(const cJSON *before, const cJSON *after);
+/* Of two run.json or summary.json. The table of facts is in diff.c. */
+ls_comparable ls_report_diff_comparable(const cJSON *before, const cJSON *after);
 
 #endif

@@ -7,8 +7,7 @@
 
 static double *room_for(int count)
 {
-    double *values = ls_list_make(1, (size_t)(count > 0 ? count : 1) * sizeof *values);
-    return values;
+    return ls_list_make((size_t)count + 1, sizeof(double));
 }
 
 /* Ranks that do not reduce do not wait for each other: when the first has ended, its cores help the
@@ -192,8 +191,7 @@ const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_rep
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
         bool same = other->spec->world == 1 && other->spec->role == job->spec->role &&
-                    ls_report_job_alike(other, job) &&
-                    other->spec->batch_size == job->spec->batch_size &&
+                    ls_report_job_alike(other, job, LS_ALIKE_BATCH) &&
                     ls_report_job_has_speed(other);
         if (same && other->spec->bucket_mb == job->spec->bucket_mb) {
             return other;
@@ -210,8 +208,7 @@ static ls_stats_interval efficiency_of(const ls_report_job *job, const ls_report
         ratio = ls_stats_ratio(job->speed.images_per_s, job->speed.count, base->speed.images_per_s,
                                base->speed.count, job->record->id);
     }
-    return (ls_stats_interval){ratio.value / job->spec->world, ratio.low / job->spec->world,
-                               ratio.high / job->spec->world};
+    return ls_stats_divided(ratio, job->spec->world);
 }
 
 /* Rank 0 writes the dumps for the judge while the others wait for it: that time is not the
@@ -275,12 +272,8 @@ double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job 
     }
     for (int j = 0; j < run->job_count; j++) {
         const ls_report_job *other = &run->job[j];
-        bool same = other->spec->role == LS_ROLE_PHASES && ls_report_job_alike(other, job) &&
-                    other->spec->world == job->spec->world &&
-                    other->spec->nodes == job->spec->nodes &&
-                    other->spec->bucket_mb == job->spec->bucket_mb &&
-                    other->spec->batch_size == job->spec->batch_size;
-        if (same && ls_report_job_has_speed(other)) {
+        if (other->spec->role == LS_ROLE_PHASES && ls_report_job_alike(other, job, LS_ALIKE_ALL) &&
+            ls_report_job_has_speed(other)) {
             return other->speed.exposed_ms;
         }
     }

@@ -172,6 +172,11 @@ ls_stats_interval ls_stats_ratio(const double *over, int over_count, const doubl
     return interval;
 }
 
+ls_stats_interval ls_stats_divided(ls_stats_interval interval, double by)
+{
+    return (ls_stats_interval){interval.value / by, interval.low / by, interval.high / by};
+}
+
 ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval under)
 {
     ls_stats_interval ratio = {over.value / under.value, NAN, NAN};

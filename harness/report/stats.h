@@ -52,6 +52,9 @@ ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval un
  * freedom (Hahn 1969). low and high are NaN below three values. */
 ls_stats_interval ls_stats_prediction(const double *value, int count, double confidence);
 
+/* Value and bounds divided by a number above 0. */
+ls_stats_interval ls_stats_divided(ls_stats_interval interval, double by);
+
 /* A ratio of speeds (this one / that one) in words: "slower by 3.1 % [2.4, 3.9]", "faster by ...",
  * "no difference seen above 0.8 %" when the interval holds 1, or that there are too few steps. */
 void ls_stats_sentence(ls_stats_interval speed_ratio, char *text, int bytes);

@@ -5,9 +5,8 @@
 
 #include "report.h"
 #include "figures.h"
-#include "lines.h"
-#include "job.h"
 #include "page.h"
+#include "job.h"
 #include "kernels/core/text.h"
 
 static void print_opening(const ls_report_run *run, FILE *to)
@@ -193,7 +192,7 @@ ls_status ls_report_terminal(const char *run_directory, FILE *to)
     print_jobs(&run, to);
     print_compared(&run, to);
     print_verdicts(&run, to);
-    ls_report_machine_print(&run, to);
+    ls_report_gpus_print(&run, to);
     fflush(to);
     ls_report_load_free(&run);
     return LS_OK;

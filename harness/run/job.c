@@ -1,6 +1,6 @@
 #include "job.h"
 
-#include "lack.h"
+#include "record.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -452,9 +452,9 @@ static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*o
                               .on_tick = on_tick,
                               .context = context};
     LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
-    long kills = ls_lack_kills();
+    long kills = ls_record_kills();
     ls_status status = ls_supervise_run(&supervise, outcome);
-    outcome->memory_kills = ls_lack_kills() - kills;
+    outcome->memory_kills = ls_record_kills() - kills;
     ls_watch_gpu_tick(job->gpus); /* counters that rose in the last second */
     (void)ls_watch_gpu_job(job->gpus, NULL);
     cut_records(job);

@@ -179,14 +179,22 @@ static double middle_bucket(const ls_matrix_bench *bench)
 
 /* ---- what timed jobs are compared with ------------------------------------------------------- */
 
-/* Without reduction there are no buckets, so one job is the baseline of all bucket sizes and node
- * counts of its level and world. The values of its ranks diverge, so it dumps nothing. */
-static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
+/* A job of that role that dumps nothing. */
+static ls_spec baseline(const ls_matrix_bench *bench, ls_role role, int level, int world,
+                        const char *extra)
 {
     ls_spec spec = timed_spec(bench, level, middle_bucket(bench), world);
-    spec.role = LS_ROLE_NO_COMM;
+    spec.role = role;
     spec.dump_steps[0] = '\0';
-    ls_text_add(spec.extra, sizeof spec.extra, " --no-reduce");
+    ls_text_add(spec.extra, sizeof spec.extra, "%s", extra);
+    return spec;
+}
+
+/* Without reduction there are no buckets, so one job is the baseline of all bucket sizes and node
+ * counts of its level and world. The values of its ranks diverge. */
+static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int level, int world)
+{
+    ls_spec spec = baseline(bench, LS_ROLE_NO_COMM, level, world, " --no-reduce");
     ls_matrix_add(matrix, &spec);
 }
 
@@ -194,20 +202,15 @@ static void add_no_comm(const ls_matrix_bench *bench, ls_matrix *matrix, int lev
  * engine. */
 static void add_ddp_world1(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
-    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), 1);
-    spec.role = LS_ROLE_DDP_WORLD1;
-    spec.dump_steps[0] = '\0';
-    ls_text_add(spec.extra, sizeof spec.extra, " --comm=self");
+    ls_spec spec = baseline(bench, LS_ROLE_DDP_WORLD1, middle_level(bench), 1, " --comm=self");
     ls_matrix_add(matrix, &spec);
 }
 
 /* The global batch of the largest world on fewer ranks. The largest world itself is a row. */
 static void add_strong_scaling(const ls_matrix_bench *bench, ls_matrix *matrix, int world)
 {
-    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), world);
-    spec.role = LS_ROLE_STRONG_SCALING;
+    ls_spec spec = baseline(bench, LS_ROLE_STRONG_SCALING, middle_level(bench), world, "");
     spec.batch_size = bench->batch_size * bench->ranks / world;
-    spec.dump_steps[0] = '\0';
     fit_steps(bench, &spec);
     ls_matrix_add(matrix, &spec);
 }
@@ -217,20 +220,16 @@ static void add_loader(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     ls_matrix_bench reading = *bench;
     ls_text_put(reading.data, sizeof reading.data, "%s", bench->files);
-    ls_spec spec = timed_spec(&reading, middle_level(bench), middle_bucket(bench), bench->ranks);
-    spec.role = LS_ROLE_LOADER;
-    spec.dump_steps[0] = '\0';
+    ls_spec spec = baseline(&reading, LS_ROLE_LOADER, middle_level(bench), bench->ranks, "");
     ls_matrix_add(matrix, &spec);
 }
 
 /* What fused products save: the middle of the sweeps without them. */
 static void add_unfused(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
-    ls_spec spec = timed_spec(bench, middle_level(bench), middle_bucket(bench), bench->ranks);
+    ls_spec spec = baseline(bench, LS_ROLE_UNFUSED, middle_level(bench), bench->ranks, "");
     if (spec.fuse) {
-        spec.role = LS_ROLE_UNFUSED;
         spec.fuse = false;
-        spec.dump_steps[0] = '\0';
         ls_matrix_add(matrix, &spec);
     }
 }
@@ -302,42 +301,44 @@ static void add_phases(const ls_matrix_bench *bench, ls_matrix *matrix)
 
 /* ---- every pair ------------------------------------------------------------------------------ */
 
-enum { FACTORS = 4, VALUES_MAX = 32 }; /* level, bucket, world, nodes; values of one factor */
+enum { LEVEL, BUCKET, WORLD, NODES, FACTORS, VALUES_MAX = 32 /* of one factor */ };
 
 typedef struct pairs {
-    int count[FACTORS]; /* values of each factor */
-    int level[4], world[VALUES_MAX], nodes[2];
-    double bucket_mb[LS_MATRIX_LIST_MAX];
-    int middle_bucket;
+    int count[FACTORS];
+    double value[FACTORS][VALUES_MAX];
     bool covered[FACTORS][VALUES_MAX][FACTORS][VALUES_MAX];
 } pairs;
 
+static void add_value(pairs *p, int factor, double value)
+{
+    p->value[factor][p->count[factor]++] = value;
+}
+
 static void list_values(const ls_matrix_bench *bench, pairs *p)
 {
-    memset(p, 0, sizeof *p);
-    p->count[0] = bench->level_count;
-    memcpy(p->level, bench->level, sizeof p->level);
-    p->count[1] = bench->bucket_count;
-    memcpy(p->bucket_mb, bench->bucket_mb, sizeof p->bucket_mb);
-    while (p->bucket_mb[p->middle_bucket] != middle_bucket(bench)) {
-        p->middle_bucket++;
+    for (int i = 0; i < bench->level_count; i++) {
+        add_value(p, LEVEL, bench->level[i]);
+    }
+    for (int i = 0; i < bench->bucket_count; i++) {
+        add_value(p, BUCKET, bench->bucket_mb[i]);
     }
     for (int world = 1; world < bench->ranks; world = next_world(bench, world)) {
-        p->world[p->count[2]++] = world;
+        add_value(p, WORLD, world);
     }
-    p->world[p->count[2]++] = bench->ranks;
-    p->nodes[p->count[3]++] = 1;
+    add_value(p, WORLD, bench->ranks);
+    add_value(p, NODES, 1);
     if (bench->sim_nodes > 1) {
-        p->nodes[p->count[3]++] = bench->sim_nodes;
+        add_value(p, NODES, bench->sim_nodes);
     }
 }
 
 /* Nodes must have equal numbers of ranks. One rank reduces nothing, so it runs with the middle
  * bucket size only, and covers no other. */
-static bool can_stand(const pairs *p, const int value[FACTORS])
+static bool can_stand(const ls_matrix_bench *bench, const pairs *p, const int value[FACTORS])
 {
-    int world = p->world[value[2]];
-    return world % p->nodes[value[3]] == 0 && (world > 1 || value[1] == p->middle_bucket);
+    int world = (int)p->value[WORLD][value[WORLD]], nodes = (int)p->value[NODES][value[NODES]];
+    return world % nodes == 0 &&
+           (world > 1 || p->value[BUCKET][value[BUCKET]] == middle_bucket(bench));
 }
 
 static int cover(pairs *p, const int value[FACTORS], bool mark)
@@ -354,33 +355,39 @@ static int cover(pairs *p, const int value[FACTORS], bool mark)
 }
 
 /* The combination that covers the most uncovered pairs; false when there is none. */
-static bool best_combination(pairs *p, int best[FACTORS])
+static bool best_combination(const ls_matrix_bench *bench, pairs *p, int best[FACTORS])
 {
-    int most = 0, value[FACTORS];
-    for (value[0] = 0; value[0] < p->count[0]; value[0]++) {
-        for (value[1] = 0; value[1] < p->count[1]; value[1]++) {
-            for (value[2] = 0; value[2] < p->count[2]; value[2]++) {
-                for (value[3] = 0; value[3] < p->count[3]; value[3]++) {
-                    int fresh = can_stand(p, value) ? cover(p, value, false) : 0;
-                    if (fresh > most) {
-                        most = fresh;
-                        memcpy(best, value, sizeof value);
-                    }
-                }
-            }
+    int all = p->count[LEVEL] * p->count[BUCKET] * p->count[WORLD] * p->count[NODES], most = 0;
+    for (int i = 0; i < all; i++) {
+        int value[FACTORS], rest = i;
+        for (int f = FACTORS - 1; f >= 0; f--) {
+            value[f] = rest % p->count[f];
+            rest /= p->count[f];
+        }
+        int fresh = can_stand(bench, p, value) ? cover(p, value, false) : 0;
+        if (fresh > most) {
+            most = fresh;
+            memcpy(best, value, sizeof value);
         }
     }
     return most > 0;
 }
 
-static int index_of(const double *list, int count, double value)
+/* False where a factor of the row has another value. */
+static bool find_values(const pairs *p, const ls_spec *spec, int value[FACTORS])
 {
-    for (int i = 0; i < count; i++) {
-        if (list[i] == value) {
-            return i;
+    const double own[FACTORS] = {spec->level, spec->bucket_mb, spec->world,
+                                 spec->real_nodes ? 1 : spec->nodes};
+    for (int f = 0; f < FACTORS; f++) {
+        value[f] = 0;
+        while (value[f] < p->count[f] && p->value[f][value[f]] != own[f]) {
+            value[f]++;
+        }
+        if (value[f] == p->count[f]) {
+            return false;
         }
     }
-    return -1;
+    return true;
 }
 
 /* Marks the pairs that the rows cover, then greedily adds rows for the others: with 4 levels, 4
@@ -390,31 +397,16 @@ static void add_every_pair(const ls_matrix_bench *bench, ls_matrix *matrix)
 {
     pairs *p = ls_list_make(1, sizeof *p);
     list_values(bench, p);
-    double level[4], world[VALUES_MAX], nodes[2];
-    for (int i = 0; i < 4; i++) {
-        level[i] = p->level[i];
-    }
-    for (int i = 0; i < VALUES_MAX; i++) {
-        world[i] = p->world[i];
-    }
-    nodes[0] = p->nodes[0];
-    nodes[1] = p->nodes[1];
     int value[FACTORS];
     for (int i = 0; i < matrix->count; i++) {
-        const ls_spec *spec = &matrix->spec[i];
-        value[0] = index_of(level, p->count[0], spec->level);
-        value[1] = index_of(p->bucket_mb, p->count[1], spec->bucket_mb);
-        value[2] = index_of(world, p->count[2], spec->world);
-        value[3] = spec->real_nodes ? 0 : index_of(nodes, p->count[3], spec->nodes);
-        if (spec->role == LS_ROLE_THROUGHPUT && value[0] >= 0 && value[1] >= 0 && value[2] >= 0 &&
-            value[3] >= 0) {
+        if (matrix->spec[i].role == LS_ROLE_THROUGHPUT && find_values(p, &matrix->spec[i], value)) {
             cover(p, value, true);
         }
     }
-    while (best_combination(p, value)) {
+    while (best_combination(bench, p, value)) {
         cover(p, value, true);
-        add_job(bench, matrix, p->level[value[0]], p->bucket_mb[value[1]], p->world[value[2]],
-                p->nodes[value[3]], 0);
+        add_job(bench, matrix, (int)p->value[LEVEL][value[LEVEL]], p->value[BUCKET][value[BUCKET]],
+                (int)p->value[WORLD][value[WORLD]], (int)p->value[NODES][value[NODES]], 0);
     }
     free(p);
 }

@@ -138,4 +138,17 @@ void ls_record_last_line(const ls_record *record, int rank, char *text, int byte
 void ls_record_last_lines(const ls_record *record, int rank, int count, char *text, size_t bytes);
 const char *ls_record_digest_name(ls_record_digest which); /* "param" */
 
+/* What a job's machine did not give it: memory, threads, descriptors, room on a disk. A job that
+ * ended for such a lack has shown nothing about its subject. */
+
+/* Whether a rank ended for a lack: it left with code 3 (126, 127: its command could not be loaded)
+ * and its end event says no other code, or badly and with a line in its log that is of such a lack
+ * (the table in record.c), or was killed while the kernel killed for memory, or the job was not
+ * started. text: "rank=1 out of memory: LINE". takes_disk: the job's own case lets a disk be full,
+ * and only other lacks count, by their words. */
+bool ls_record_lack(const ls_record *job, bool takes_disk, char *text, size_t bytes);
+/* Processes that the kernel has killed so far because this process's cgroup, or one above it, had
+ * no memory left; 0: none, or unknown. */
+long ls_record_kills(void);
+
 #endif

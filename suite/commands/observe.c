@@ -411,7 +411,7 @@ static int run(observe *o)
     awaited.describe = ls_observe_run_describe;
     ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, (double)o->timeout_s);
     bool late = false;
-    ls_status status = ls_foreground_run(o->command, environment.word, &waiting, &job, &late);
+    ls_status status = ls_waiting_run(o->command, environment.word, &waiting, &job, &late);
     ls_words_free(&environment);
     if (status != LS_OK) {
         return status == LS_ERR_USAGE ? LS_PATH_NOT_RUNNABLE : (int)status;

@@ -43,7 +43,7 @@ static void print_gpu(const cJSON *gpu)
 static int count_on_bus(int usable)
 {
     ls_machine_device *bus = ls_list_make(LS_MACHINE_DEVICES_MAX, sizeof *bus);
-    int count = ls_machine_devices(ls_path_sysfs(), bus, LS_MACHINE_DEVICES_MAX);
+    int count = ls_machine_devices(ls_path_sysfs(), bus);
     free(bus);
     return count > usable ? count : usable;
 }

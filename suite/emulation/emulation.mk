@@ -61,7 +61,7 @@ $(CUDNN_TESTS): UNIT_LIBS = $(call cuda_libraries,CUDART CUDNN)
 # NVIDIA's management library and driver, simulated from a text file; also in an old version.
 FAKE_NVML := $(addprefix $(BUILD)/unit/,libfake_nvml.so libfake_nvml_old.so)
 $(BUILD)/unit/libfake_nvml_old.so: EXTRA += -DLS_FAKE_OLD
-$(FAKE_NVML): suite/emulation/fake_nvml.c harness/machine/nvml_abi.h
+$(FAKE_NVML): suite/emulation/fake_nvml.c harness/machine/nvml.h
 	@mkdir -p $(@D)
 	$(call say,ld  $@)
 	$(Q)$(CC) -I. $(CFLAGS) $(EXTRA) -shared $< -o $@

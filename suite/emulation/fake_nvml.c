@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/machine/nvml_abi.h"
+#include "harness/machine/nvml.h"
 
 enum { GPUS_MAX = 64 };
 static int samples[GPUS_MAX];

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "harness/run/lack.h"
+#include "harness/run/record.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 
@@ -171,7 +171,7 @@ void ls_verdict_check_lack(const ls_record *job, int count, bool takes_disk, ls_
         [LS_WEAK] = true, [LS_FAIL] = true, [LS_CRASH] = true, [LS_TIMEOUT] = true};
     char lack[sizeof out->evidence];
     for (int j = 0; j < count && blames[out->code]; j++) {
-        if (ls_lack_find(&job[j], takes_disk, lack, sizeof lack)) {
+        if (ls_record_lack(&job[j], takes_disk, lack, sizeof lack)) {
             out->code = LS_INFRA;
             ls_text_put(out->evidence, sizeof out->evidence, "%s", lack);
             ls_plain_replace(out->evidence, sizeof out->evidence);

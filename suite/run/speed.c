@@ -183,7 +183,7 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
     cJSON *rows = cJSON_AddArrayToObject(run->measured, "speed");
     (void)read_baseline(run->baseline, &before);
     const cJSON *timed = cJSON_GetObjectItemCaseSensitive(now, "throughput");
-    ls_comparable machines = ls_comparable_runs(before, now);
+    ls_comparable machines = ls_report_diff_comparable(before, now);
     if (before != NULL && !machines.same) {
         add_incomparable(timed, machines.decides, rows, out);
     } else {

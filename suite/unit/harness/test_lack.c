@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness/run/lack.h"
+#include "harness/run/record.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
@@ -93,12 +93,12 @@ TEST(kills_of_both_hierarchies_are_counted)
 {
     setenv("LS_SYSFS", scratch, 1);
     setenv("LS_PROCFS", scratch, 1);
-    ck_assert_int_eq(ls_lack_kills(), 0);
+    ck_assert_int_eq(ls_record_kills(), 0);
     write_file("self/cgroup", "4:memory:/m\n0::/a/b\n");
     write_file("fs/cgroup/memory/m/memory.oom_control",
                "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
     write_file("fs/cgroup/a/memory.events", "low 0\noom 5\noom_kill 4\noom_group_kill 0\n");
-    ck_assert_int_eq(ls_lack_kills(), 6);
+    ck_assert_int_eq(ls_record_kills(), 6);
 }
 
 /* ---- a program without memory ---------------------------------------------------------------- */

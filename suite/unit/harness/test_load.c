@@ -344,10 +344,10 @@ TEST(the_fingerprint_of_a_machine)
     ck_assert_str_eq(ls_json_string(print, "governor", ""), known ? governor : "");
     ck_assert_int_eq(cJSON_HasObjectItem(print, "governor"), known);
     cJSON_Delete(print);
-    ls_machine_device one;
-    ck_assert_int_eq(ls_machine_devices(folder, &one, 1), 1);
-    ck_assert_ptr_nonnull(strstr(one.failure, "ls_cuda.so not built"));
-    ck_assert_int_eq(ls_machine_devices("/nonexistent", &one, 1), 0);
+    ls_machine_device all[LS_MACHINE_DEVICES_MAX];
+    ck_assert_int_eq(ls_machine_devices(folder, all), 2);
+    ck_assert_ptr_nonnull(strstr(all[0].failure, "ls_cuda.so not built"));
+    ck_assert_int_eq(ls_machine_devices("/nonexistent", all), 0);
     if (file != NULL) {
         fclose(file);
     }

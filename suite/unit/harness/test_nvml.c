@@ -397,10 +397,10 @@ TEST(an_old_library_leaves_facts_unknown)
     ck_assert_ptr_nonnull(find(&findings, "THROTTLED_IDLE", 1)); /* by the older name */
     ls_findings_free(&findings);
     ls_nvml *nvml = NULL;
-    ls_nvml_device device[4];
+    ls_nvml_device device[LS_NVML_DEVICES_MAX];
     double reading[LS_NVML_READING_COUNT];
     ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
     ls_nvml_read_facts(nvml, &device[1]);
     ck_assert(isnan(device[1].fact[LS_NVML_ROWS_FAILED]));
     ck_assert(isnan(device[1].fact[LS_NVML_PROCESSES]));
@@ -416,12 +416,12 @@ LOOP_TEST(fields_are_read_in_any_type, 8)
 {
     char why[200];
     ls_nvml *nvml = NULL;
-    ls_nvml_device device[4];
+    ls_nvml_device device[LS_NVML_DEVICES_MAX];
     double reading[LS_NVML_READING_COUNT];
     write_text("fake.txt", "a", "gpu 1 field_type %d\ngpu 1 memory_c 41\ngpu 1 link_fields 3\n",
                _i);
     ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
     ck_assert(ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
     if (_i < 7) {
         ck_assert_double_eq(reading[LS_NVML_MEMORY_C], 41);
@@ -441,11 +441,11 @@ TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
 {
     char why[200] = "";
     ls_nvml *nvml = NULL;
-    ls_nvml_device device[4];
+    ls_nvml_device device[LS_NVML_DEVICES_MAX];
     double reading[LS_NVML_READING_COUNT];
     write_text("fake.txt", "a", "gpu 1 pci_lost 1\n");
     ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device, 4), 3);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
     ck_assert_ptr_null(device[1].handle);
     ck_assert(!ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
     ck_assert_str_eq(why, "GPU is lost");
@@ -516,7 +516,7 @@ ROWS_TEST(the_driver_is_asked, DRIVERS)
     if (DRIVERS[_i].library != NULL) {
         setenv("LS_LIBCUDA", DRIVERS[_i].library, 1);
     }
-    ls_driver_ask(driver);
+    ls_machine_driver(driver);
     ck_assert_int_eq(driver->version, DRIVERS[_i].version);
     ck_assert_int_eq(driver->count, DRIVERS[_i].count);
     ck_assert_msg(DRIVERS[_i].failure[0] == '\0' ? driver->failure[0] == '\0'

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,12 +179,8 @@ TEST(environment_directory_log)
     ck_assert_int_ge(log, 0);
     char *argv[] = {"sh", "-c", "echo \"$ONLY|$HOME|$(pwd)\"; echo error >&2; cat", NULL};
     char *environment[] = {"ONLY=this", "PATH=/usr/bin:/bin", NULL};
-    ls_proc_spec spec = {.argv = argv,
-                         .environment = environment,
-                         .log_path = log_path,
-                         .directory = "/usr",
-                         .cpu_first = 0,
-                         .cpu_count = 1};
+    ls_proc_spec spec = {
+        .argv = argv, .environment = environment, .log_path = log_path, .directory = "/usr"};
     for (int i = 0; i < 2; i++) { /* the second is appended */
         ls_proc child;
         ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
@@ -436,32 +431,6 @@ TEST(input_and_output)
     close(out[0]);
     close(log);
     unlink(log_path);
-}
-
-/* The last core that this process may use, and it alone; without a binding the parent's. */
-TEST(cores)
-{
-    cpu_set_t mine;
-    ck_assert_int_eq(sched_getaffinity(0, sizeof mine, &mine), 0);
-    int last = CPU_SETSIZE - 1;
-    while (!CPU_ISSET((size_t)last, &mine)) {
-        last--;
-    }
-    for (int count = 0; count < 2; count++) {
-        char *argv[] = {"sleep", "30", NULL};
-        ls_proc_spec spec = {
-            .argv = argv, .environment = environ, .cpu_first = last, .cpu_count = count};
-        ls_proc child;
-        cpu_set_t found, want = mine;
-        if (count == 1) {
-            CPU_ZERO(&want);
-            CPU_SET((size_t)last, &want);
-        }
-        ck_assert_int_eq(ls_proc_start(&spec, &child), LS_OK);
-        ck_assert_int_eq(sched_getaffinity(child.pid, sizeof found, &found), 0);
-        ck_assert(CPU_EQUAL(&found, &want));
-        ls_proc_end_all(&child, 1, 5.0);
-    }
 }
 
 /* What the kernel has counted for all children of this process is that of its only one. */

@@ -82,7 +82,7 @@ static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
         ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
     }
     catch_lines();
-    ls_status status = ls_probe_at(hosts, &question, found);
+    ls_status status = ls_remote_probe(hosts, &question, found);
     ls_text_put(said, 2048, "%s", caught_text());
     if (status == LS_OK) {
         ck_assert_str_eq(found[1].device, "cpu");

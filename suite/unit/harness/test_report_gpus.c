@@ -13,8 +13,8 @@
 #include "harness/report/report.h"
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
-#include "harness/report/lines.h"
-#include "harness/report/tables/table.h"
+#include "harness/report/page.h"
+#include "harness/report/tables/tables.h"
 #include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
@@ -132,10 +132,10 @@ TEST(the_slow_one_is_named)
 {
     write_run(false);
     ls_report_run run;
-    ls_report_gpu gpu[8];
+    ls_report_gpu gpu[LS_REPORT_GPUS_MAX];
     bool alone = false;
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
-    ck_assert_int_eq(ls_report_gpus_list(&run, gpu, 8, &alone), GPUS);
+    ck_assert_int_eq(ls_report_gpus_list(&run, gpu, &alone), GPUS);
     ck_assert(alone);
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, GPUS);
     ck_assert_ptr_nonnull(worst);
@@ -187,11 +187,11 @@ static void write_odd_gpus(void)
 }
 
 /* One GPU a line. */
-static void print_gpus(FILE *to, const char *what, const ls_report_run *run, int most)
+static void print_gpus(FILE *to, const char *what, const ls_report_run *run)
 {
-    ls_report_gpu gpu[8];
+    ls_report_gpu gpu[LS_REPORT_GPUS_MAX];
     bool alone = true;
-    int count = ls_report_gpus_list(run, gpu, most, &alone);
+    int count = ls_report_gpus_list(run, gpu, &alone);
     const ls_report_gpu *worst = ls_report_gpus_worst(gpu, count);
     fprintf(to, "==== %s: %d%s, worst %d\n", what, count, count > 0 && alone ? " alone" : "",
             worst == NULL ? -1 : worst->rank);
@@ -206,11 +206,10 @@ static void print_gpus(FILE *to, const char *what, const ls_report_run *run, int
 
 TEST(odd_gpus_word_for_word)
 {
-    enum { AS_IT_IS, FEW, JUDGED, CROWDED, NODES, NO_SPEED, LARGER, SMALLER, ONE, BOTH, CPU, ALL };
-    static const char *const changes[] = {"as it is",       "two asked for",   "evidence",
-                                          "oversubscribed", "two nodes",       "no speed",
-                                          "larger job",     "smaller no_comm", "throughput of one",
-                                          "two no_comm",    "on the CPU"};
+    enum { AS_IT_IS, JUDGED, CROWDED, NODES, NO_SPEED, LARGER, SMALLER, ONE, BOTH, CPU, ALL };
+    static const char *const changes[] = {
+        "as it is",   "evidence",        "oversubscribed",    "two nodes",   "no speed",
+        "larger job", "smaller no_comm", "throughput of one", "two no_comm", "on the CPU"};
     char *text = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&text, &bytes);
@@ -235,7 +234,7 @@ TEST(odd_gpus_word_for_word)
         if (change == CPU) {
             cJSON_DeleteItemFromObject(run.record, "options");
         }
-        print_gpus(to, changes[change], &run, change == FEW ? 2 : 8);
+        print_gpus(to, changes[change], &run);
         ls_report_load_free(&run);
     }
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
@@ -310,7 +309,7 @@ TEST(pages_and_figure_show_them)
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     ck_assert_int_eq(ls_report_write(scratch, plots), LS_OK);
     ls_table_head head;
-    ck_assert_int_eq(ls_table_read_head(scratch, "gpu", &head), LS_OK);
+    ck_assert_int_eq(ls_tables_read_head(scratch, "gpu", &head), LS_OK);
     ck_assert_int_eq(head.rows, 2 * 20 * GPUS);
     ck_assert_str_eq(head.blocks, "\"GPU 0\" \"GPU 1\" \"GPU 2\" \"GPU 3\"");
     ls_text_put(path, sizeof path, "%s/report.md", scratch);

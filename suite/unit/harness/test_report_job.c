@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "harness/report/job.h"
-#include "harness/report/lines.h"
+#include "harness/report/page.h"
 #include "kernels/core/text.h"
 #include "test_report_run.h"
 #include "suite/unit/run_suite.h"

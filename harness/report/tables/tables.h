@@ -2,8 +2,8 @@
  * sentence, `# units:`, `# columns:`, and where a file holds several curves `# blocks:` their
  * quoted names), then rows that gnuplot reads as they are: numbers, NaN for unknown, and quoted
  * labels in the last columns. Blocks are divided by two empty lines. */
-#ifndef LS_TABLE_H
-#define LS_TABLE_H
+#ifndef LS_TABLES_H
+#define LS_TABLES_H
 
 #include <stdio.h>
 
@@ -18,17 +18,17 @@ typedef struct ls_table_head {
 } ls_table_head;
 
 /* NULL when the file cannot be created (logged). */
-FILE *ls_table_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
-                     const char *units, const char *columns);
+FILE *ls_tables_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
+                      const char *units, const char *columns);
 /* Reads back the first lines and counts the rows. */
-ls_status ls_table_read_head(const char *run_directory, const char *name, ls_table_head *out);
+ls_status ls_tables_read_head(const char *run_directory, const char *name, ls_table_head *out);
 
 /* A copy without the characters that would end a quoted string or a line. */
-const char *ls_table_plain(const char *from, char *to, int bytes);
+const char *ls_tables_plain(const char *from, char *to, int bytes);
 /* Appends to a title what limits the comparison of the `count` jobs drawn: " (2 nodes are
  * simulated; 8 ranks share 2 cores)"; nothing where nothing does. */
-void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                        char *title);
+void ls_tables_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                         char *title);
 
 /* ---- all tables ------------------------------------------------------------------------------ */
 
@@ -53,6 +53,10 @@ ls_table_writer ls_tables_ways_write;
 ls_table_writer ls_tables_curves_write_loss, ls_tables_curves_write_scale;
 /* timeline.c: compute and communication within one step. */
 ls_table_writer ls_tables_timeline_write;
+/* trace.json: the `trace` events of the jobs of role phases, which chrome://tracing and Perfetto
+ * open (JSON array format of the Trace Event Format): a process per job and rank, a thread per
+ * lane, times in microseconds from the first. */
+ls_status ls_tables_timeline_trace(const ls_report_run *run);
 /* parts.c: gradient error by layer, time of a step by phase, memory by kind. */
 ls_table_writer ls_tables_parts_write_gradients, ls_tables_parts_write_phases,
     ls_tables_parts_write_memory;
