@@ -60,7 +60,7 @@ enum { LS_DIAGNOSE_FIT_MAX = 8 };
 
 /* value ~ sum of weight[k] * basis[k], each [count]. Fills weight[basis_count] and returns |value -
  * sum| (absolute, Euclidean); INFINITY if the vectors are linearly dependent or more than
- * LS_DIAGNOSE_FIT_MAX. Normal equations, elimination with the largest pivot. */
+ * LS_DIAGNOSE_FIT_MAX. Normal equations. */
 double ls_diagnose_fit(int64_t count, const double *value, int basis_count,
                        const double *const *basis, double *weight);
 

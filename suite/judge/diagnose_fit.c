@@ -5,30 +5,19 @@
 
 typedef double matrix[LS_DIAGNOSE_FIT_MAX][LS_DIAGNOSE_FIT_MAX];
 
-static void swap(double *a, double *b)
-{
-    double kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
-/* Solves m * x = right; x replaces right. False when it is singular. */
+/* Solves m * x = right; x replaces right. False when it is singular. The matrix is that of normal
+ * equations, which need no pivots. */
 static bool solve(int size, matrix m, double *right)
 {
+    double diagonal[LS_DIAGNOSE_FIT_MAX];
     for (int k = 0; k < size; k++) {
-        int pivot = k;
-        double diagonal = fabs(m[k][k]);
-        for (int i = k + 1; i < size; i++) {
-            pivot = fabs(m[i][k]) > fabs(m[pivot][k]) ? i : pivot;
-        }
+        diagonal[k] = m[k][k];
+    }
+    for (int k = 0; k < size; k++) {
         /* 2^-40 of the original diagonal: the vectors are equal up to rounding */
-        if (!(fabs(m[pivot][k]) > 0x1p-40 * diagonal) || m[pivot][k] == 0) {
+        if (!(m[k][k] > 0x1p-40 * diagonal[k])) {
             return false;
         }
-        for (int j = 0; j < size; j++) {
-            swap(&m[k][j], &m[pivot][j]);
-        }
-        swap(&right[k], &right[pivot]);
         for (int i = 0; i < size; i++) {
             double factor = i == k ? 0 : m[i][k] / m[k][k];
             for (int j = k; j < size; j++) {

@@ -342,8 +342,8 @@ static ls_status try_norms(const ls_diagnose_wrong *wrong, char *text, int bytes
 
 /* ---- shortcuts ------------------------------------------------------------------------------- */
 
-/* Makes the strided shortcuts take odd pixels. False if there are none, or an odd pixel is missing.
- */
+/* Makes the shortcuts, which are strided, take odd pixels. False if there are none, or an odd pixel
+ * is missing. */
 static bool move_shortcuts(ls_nettab *net)
 {
     int moved = 0;
@@ -351,7 +351,7 @@ static bool move_shortcuts(ls_nettab *net)
         ls_nettab_node *node = &net->node[i];
         const ls_nettab_node *from =
             node->kind == LS_NETTAB_SHORTCUT ? &net->node[node->input] : NULL;
-        if (from == NULL || node->stride == 1) {
+        if (from == NULL) {
             continue;
         }
         node->pad = 1 - node->stride;

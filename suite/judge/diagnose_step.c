@@ -1,6 +1,6 @@
 #include "diagnose.h"
 
-#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,31 +8,8 @@
 #include "kernels/core/log.h"
 #include "reference/oracle/bits.h"
 
-/* Turns the right rule into a wrong one; false if it changes nothing here. */
-typedef bool change(ls_update_rule *rule);
-
-static bool has_buffer(const ls_update_rule *rule)
-{
-    return rule->momentum != 0 && !ls_update_counts_steps(rule->kind);
-}
-
-static bool one_step_late(ls_update_rule *rule)
-{
-    rule->step++;
-    return ls_update_counts_steps(rule->kind);
-}
-
-static bool one_step_early(ls_update_rule *rule)
-{
-    rule->step--;
-    return ls_update_counts_steps(rule->kind) && rule->step > 0;
-}
-
-static bool no_correction(ls_update_rule *rule)
-{
-    rule->uncorrected = true;
-    return ls_update_counts_steps(rule->kind);
-}
+/* Turns the right rule into a wrong one. */
+typedef void change(ls_update_rule *rule);
 
 /* Constants missing in the dump are judged as 0; a trainer may have used the protocol's defaults.
  */
@@ -45,183 +22,123 @@ static bool assume_defaults(const ls_dumpfile *file, ls_update_rule *rule)
     return momentum || decay;
 }
 
-static bool no_decay(ls_update_rule *rule)
+/* Only the correction of a bias counts steps: SGD's first step would be another step, too. */
+static void one_step_late(ls_update_rule *rule)
 {
-    bool had = rule->weight_decay != 0;
-    rule->weight_decay = 0;
-    return had;
+    rule->step += ls_update_counts_steps(rule->kind);
 }
 
-static bool decay_twice(ls_update_rule *rule)
+static void one_step_early(ls_update_rule *rule)
 {
-    rule->weight_decay *= 2;
-    return rule->weight_decay != 0;
+    rule->step -= ls_update_counts_steps(rule->kind) && rule->step > 1;
 }
 
-static bool other_decay(ls_update_rule *rule)
+static void no_correction(ls_update_rule *rule)
 {
-    if (rule->kind == LS_UPDATE_LAMB) {
-        rule->l2 = !rule->l2;
-    } else if (rule->kind == LS_UPDATE_ADAM || rule->kind == LS_UPDATE_ADAMW) {
-        rule->kind = rule->kind == LS_UPDATE_ADAM ? LS_UPDATE_ADAMW : LS_UPDATE_ADAM;
-    } else {
-        return false;
-    }
-    return rule->weight_decay != 0;
+    rule->uncorrected = true;
 }
 
-static bool other_nesterov(ls_update_rule *rule)
+static void other_decay(ls_update_rule *rule)
+{
+    rule->l2 = !rule->l2;
+    rule->kind = rule->kind == LS_UPDATE_ADAM    ? LS_UPDATE_ADAMW
+                 : rule->kind == LS_UPDATE_ADAMW ? LS_UPDATE_ADAM
+                                                 : rule->kind;
+}
+
+static void other_nesterov(ls_update_rule *rule)
 {
     rule->nesterov = !rule->nesterov;
-    return has_buffer(rule);
 }
 
-static bool damped(ls_update_rule *rule)
+static void damped(ls_update_rule *rule)
 {
     rule->dampening = rule->momentum;
-    return has_buffer(rule);
 }
 
-static bool no_momentum(ls_update_rule *rule)
+static void default_constants(ls_update_rule *rule)
 {
-    bool had = has_buffer(rule);
-    rule->momentum = 0;
-    return had;
-}
-
-static bool default_constants(ls_update_rule *rule)
-{
-    ls_update_rule asked = *rule;
     rule->momentum = rule->momentum != 0 ? 0.9 : 0;
     rule->beta1 = 0.9;
     rule->beta2 = 0.999;
     rule->epsilon = ls_update_epsilon(rule->kind);
-    return ls_update_counts_steps(rule->kind)
-               ? asked.beta1 != rule->beta1 || asked.beta2 != rule->beta2 ||
-                     asked.epsilon != rule->epsilon
-               : asked.momentum != rule->momentum;
 }
 
-static bool float_betas(ls_update_rule *rule)
+static void float_betas(ls_update_rule *rule)
 {
     /* not by two casts: GCC 12 drops a pair of them side by side (-ftree-slp-vectorize) */
     rule->beta1 = ls_bits_round(LS_BITS_F32, rule->beta1);
     rule->beta2 = ls_bits_round(LS_BITS_F32, rule->beta2);
-    return ls_update_counts_steps(rule->kind);
 }
 
-static bool betas_swapped(ls_update_rule *rule)
+static void betas_swapped(ls_update_rule *rule)
 {
     double kept = rule->beta1;
     rule->beta1 = rule->beta2;
     rule->beta2 = kept;
-    return ls_update_counts_steps(rule->kind);
 }
 
-static bool no_epsilon(ls_update_rule *rule)
+static void not_clipped(ls_update_rule *rule)
 {
-    rule->epsilon = 0;
-    return ls_update_counts_steps(rule->kind);
-}
-
-static bool no_clipping(ls_update_rule *rule)
-{
-    bool had = rule->kind == LS_UPDATE_LAMB && rule->max_grad_norm != 0;
-    rule->max_grad_norm = 0;
-    return had;
-}
-
-static bool not_clipped(ls_update_rule *rule)
-{
-    bool had = rule->clip_norm != 0 || rule->clip_value != 0;
     rule->clip_norm = rule->clip_value = 0;
-    return had;
 }
 
-static bool clips_a_norm(ls_update_rule *rule)
+static void other_ratio(ls_update_rule *rule)
 {
-    return rule->clip_norm != 0;
-}
-
-static bool other_ratio(ls_update_rule *rule)
-{
-    bool has_ratio = rule->kind == LS_UPDATE_LARS || rule->kind == LS_UPDATE_LAMB;
     rule->kind = rule->kind == LS_UPDATE_LARS ? LS_UPDATE_SGD : rule->kind;
     rule->nvlamb = !rule->nvlamb;
-    return has_ratio;
 }
 
-static bool clipped_ratio(ls_update_rule *rule)
+static void clipped_ratio(ls_update_rule *rule)
 {
-    bool other = !rule->clip;
     rule->clip = true;
-    return rule->kind == LS_UPDATE_LARS && other;
 }
 
-static bool unclipped_ratio(ls_update_rule *rule)
+static void unclipped_ratio(ls_update_rule *rule)
 {
-    bool other = rule->clip;
     rule->clip = false;
-    return rule->kind == LS_UPDATE_LARS && other;
 }
 
-static bool twice_the_rate(ls_update_rule *rule)
-{
-    rule->lr *= 2;
-    return true;
-}
-
-static bool tenth_of_the_rate(ls_update_rule *rule)
-{
-    rule->lr /= 10;
-    return true;
-}
-
-static bool ten_times_the_rate(ls_update_rule *rule)
-{
-    rule->lr *= 10;
-    return true;
-}
+/* A number of the rule, times a factor. */
+#define TIMES(member, by) .of = offsetof(ls_update_rule, member), .factor = by
 
 static const struct {
     const char *text;
-    change *make; /* NULL: only `mistake` */
+    change *make; /* NULL: `factor` where `of` is not 0, and `mistake` */
+    size_t of;
+    double factor;
     ls_update_mistake mistake;
 } mistakes[] = {
-    {"bias correction counts one step too many", one_step_late, LS_UPDATE_RIGHT},
-    {"bias correction counts one step too few", one_step_early, LS_UPDATE_RIGHT},
-    {"no bias correction", no_correction, LS_UPDATE_RIGHT},
-    {"weight decay is left out", no_decay, LS_UPDATE_RIGHT},
-    {"weight decay is applied twice", decay_twice, LS_UPDATE_RIGHT},
-    {"decoupled and L2 weight decay are exchanged", other_decay, LS_UPDATE_RIGHT},
-    {"Nesterov's momentum where plain is asked for, or the other way round", other_nesterov,
-     LS_UPDATE_RIGHT},
-    {"dampening equal to momentum", damped, LS_UPDATE_RIGHT},
-    {"momentum is left out", no_momentum, LS_UPDATE_RIGHT},
-    {"momentum, betas and eps are the defaults, not the requested values", default_constants,
-     LS_UPDATE_RIGHT},
-    {"betas are f32: 0.999 as float", float_betas, LS_UPDATE_RIGHT},
-    {"beta1 and beta2 have changed places", betas_swapped, LS_UPDATE_RIGHT},
-    {"eps is left out", no_epsilon, LS_UPDATE_RIGHT},
-    {"gradients are not clipped to the requested norm", no_clipping, LS_UPDATE_RIGHT},
-    {"gradients are not clipped before the step", not_clipped, LS_UPDATE_RIGHT},
-    {"each tensor is clipped by its own norm, not by that of all", clips_a_norm,
-     LS_UPDATE_CLIP_EACH},
-    {"the trust ratio of another rule", other_ratio, LS_UPDATE_RIGHT},
-    {"the ratio is clipped (LARC, not LARS)", clipped_ratio, LS_UPDATE_RIGHT},
-    {"the ratio is not clipped (LARS, not LARC)", unclipped_ratio, LS_UPDATE_RIGHT},
-    {"eps stands inside the root", NULL, LS_UPDATE_EPSILON_INSIDE},
-    {"eps is added before the bias correction", NULL, LS_UPDATE_EPSILON_FIRST},
-    {"decoupled weight decay is not multiplied by the rate", NULL, LS_UPDATE_DECAY_WITHOUT_LR},
-    {"weight decay is added after the momentum buffer", NULL, LS_UPDATE_DECAY_AFTER_MOMENTUM},
-    {"the first momentum buffer is dampened", NULL, LS_UPDATE_FIRST_DAMPED},
-    {"the update is not scaled by the trust ratio", NULL, LS_UPDATE_NO_RATIO},
-    {"weight decay is missing in the ratio's denominator", NULL, LS_UPDATE_RATIO_WITHOUT_DECAY},
-    {"the rate is twice the reported one: stepped twice?", twice_the_rate, LS_UPDATE_RIGHT},
-    {"the rate is a tenth of the reported one: a decay too early", tenth_of_the_rate,
-     LS_UPDATE_RIGHT},
-    {"the rate is ten times the reported one: a decay too late", ten_times_the_rate,
-     LS_UPDATE_RIGHT},
+    {"bias correction counts one step too many", one_step_late},
+    {"bias correction counts one step too few", one_step_early},
+    {"no bias correction", no_correction},
+    {"weight decay is left out", TIMES(weight_decay, 0)},
+    {"weight decay is applied twice", TIMES(weight_decay, 2)},
+    {"decoupled and L2 weight decay are exchanged", other_decay},
+    {"Nesterov's momentum where plain is asked for, or the other way round", other_nesterov},
+    {"dampening equal to momentum", damped},
+    {"momentum is left out", TIMES(momentum, 0)},
+    {"momentum, betas and eps are the defaults, not the requested values", default_constants},
+    {"betas are f32: 0.999 as float", float_betas},
+    {"beta1 and beta2 have changed places", betas_swapped},
+    {"eps is left out", TIMES(epsilon, 0)},
+    {"gradients are not clipped to the requested norm", TIMES(max_grad_norm, 0)},
+    {"gradients are not clipped before the step", not_clipped},
+    {"each tensor is clipped by its own norm, not by that of all", .mistake = LS_UPDATE_CLIP_EACH},
+    {"the trust ratio of another rule", other_ratio},
+    {"the ratio is clipped (LARC, not LARS)", clipped_ratio},
+    {"the ratio is not clipped (LARS, not LARC)", unclipped_ratio},
+    {"eps stands inside the root", .mistake = LS_UPDATE_EPSILON_INSIDE},
+    {"eps is added before the bias correction", .mistake = LS_UPDATE_EPSILON_FIRST},
+    {"decoupled weight decay is not multiplied by the rate", .mistake = LS_UPDATE_DECAY_WITHOUT_LR},
+    {"weight decay is added after the momentum buffer", .mistake = LS_UPDATE_DECAY_AFTER_MOMENTUM},
+    {"the first momentum buffer is dampened", .mistake = LS_UPDATE_FIRST_DAMPED},
+    {"the update is not scaled by the trust ratio", .mistake = LS_UPDATE_NO_RATIO},
+    {"weight decay is missing in the ratio's denominator",
+     .mistake = LS_UPDATE_RATIO_WITHOUT_DECAY},
+    {"the rate is twice the reported one: stepped twice?", TIMES(lr, 2)},
+    {"the rate is a tenth of the reported one: a decay too early", TIMES(lr, 0.1)},
+    {"the rate is ten times the reported one: a decay too late", TIMES(lr, 10)},
 };
 
 static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool *out)
@@ -314,7 +231,12 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, 
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes && !skipped && why[0] == '\0'; i++) {
         ls_update_rule wrong = *rule;
         wrong.mistake = mistakes[i].mistake;
-        if (mistakes[i].make == NULL || mistakes[i].make(&wrong)) {
+        if (mistakes[i].make != NULL) {
+            mistakes[i].make(&wrong);
+        } else if (mistakes[i].of != 0) {
+            *(double *)((char *)&wrong + mistakes[i].of) *= mistakes[i].factor;
+        }
+        if (memcmp(&wrong, rule, sizeof wrong) != 0) {
             LS_TRY(fits(file, &wrong, &found));
             why = found ? mistakes[i].text : "";
         }

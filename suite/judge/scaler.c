@@ -56,16 +56,14 @@ static const ls_record_step *first_wrong(const ls_record_rank *rank, ls_judge_sc
 }
 
 /* A resumed run starts with a count of clean steps that its record does not contain: any count is
- * accepted. Those that do not reach the interval within the record are all like 0. */
+ * accepted. */
 static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic, const char *asked,
                                      double *expected, double *expected_next)
 {
     ls_judge_scaler_machine m = machine_of(rank, dynamic, asked);
     const ls_record_step *wrong = first_wrong(rank, m, dynamic, expected, expected_next);
     bool resumed = rank->step[0].step > 1;
-    int least = m.interval - rank->step_count > 1 ? m.interval - rank->step_count : 1;
-    for (int clean = least; resumed && wrong != NULL && clean < m.interval; clean++) {
-        m.clean = clean;
+    for (m.clean = 1; resumed && wrong != NULL && m.clean < m.interval; m.clean++) {
         if (first_wrong(rank, m, dynamic, &(double){0}, &(double){0}) == NULL) {
             return NULL;
         }
@@ -98,7 +96,7 @@ void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
         const ls_record_rank *rank = &job->rank[k];
         if (rank->step_count == 0) {
             ls_verdict_fail(out, "rank=%d has no steps", k);
-            continue;
+            return;
         }
         const char *lacking = lacks(rank, dynamic);
         if (lacking != NULL) {
@@ -123,7 +121,7 @@ void ls_judge_scaler(const ls_case *row, const ls_record *job, ls_verdict *out)
     if (dynamic && moved == 0 && !ls_spec_is_timed(&row->job[0])) {
         ls_verdict_set(out, LS_WEAK,
                        "the scale stays at %g: nothing shows how it grows or backs off",
-                       job->rank[0].step_count > 0 ? job->rank[0].step[0].loss_scale : NAN);
+                       job->rank[0].step[0].loss_scale);
     }
     int ranks = job->world > 0 ? job->world : 1;
     ls_verdict_pass(out, followed, "scale follows its rule, %d skipped steps, %d changes",
