@@ -10,7 +10,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "suite/observe/observe.h"
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
@@ -140,20 +139,6 @@ void ls_select_share(ls_case_list *cases, int share, int shares)
     free(share_of);
     free(parent);
     free(list);
-}
-
-double ls_select_estimate_s(const ls_case_list *cases)
-{
-    int count;
-    need *list = list_needs(cases, &count);
-    double seconds = judging_s * cases->count;
-    for (int i = 0; i < count; i++) {
-        if (i == 0 || strcmp(list[i].id, list[i - 1].id) != 0) {
-            seconds += ls_matrix_estimate_s(list[i].spec, CORES);
-        }
-    }
-    free(list);
-    return seconds;
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -400,63 +385,4 @@ ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int 
     }
     ls_select_share(cases, share, shares);
     return LS_OK;
-}
-
-/* The rules of observed jobs are the cases of the requirements that they name. */
-static bool rule_names(const char *requirement)
-{
-    int count;
-    const ls_observe_rule *rule = ls_observe_rules(&count);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(rule[i].requirement, requirement) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static ls_status check_rules(const char *path, const ls_select_list *requirements)
-{
-    int count;
-    const ls_observe_rule *rule = ls_observe_rules(&count);
-    ls_status status = LS_OK;
-    for (int i = 0; i < count; i++) {
-        if (ls_select_find(requirements, rule[i].requirement) == NULL) {
-            status =
-                ls_log_fail(LS_ERR_CHECK, "rule %s names the requirement '%s', which is not in %s",
-                            rule[i].id, rule[i].requirement, path);
-        }
-    }
-    return status;
-}
-
-ls_status ls_select_check_requirements(const char *path, const ls_case_list *cases)
-{
-    ls_select_list requirements = {0, 0, NULL};
-    LS_TRY(ls_select_load(path, &requirements));
-    ls_status status = check_rules(path, &requirements);
-    for (int c = 0; c < cases->count; c++) {
-        if (ls_select_find(&requirements, cases->row[c].requirement) == NULL) {
-            status =
-                ls_log_fail(LS_ERR_CHECK, "case %s names the requirement '%s', which is not in %s",
-                            cases->row[c].id, cases->row[c].requirement, path);
-        }
-        for (int other = 0; other < c; other++) {
-            if (strcmp(cases->row[c].id, cases->row[other].id) == 0) {
-                status = ls_log_fail(LS_ERR_CHECK, "two cases have the id %s", cases->row[c].id);
-            }
-        }
-    }
-    for (int i = 0; i < requirements.count; i++) {
-        bool used = rule_names(requirements.line[i].glob);
-        for (int c = 0; c < cases->count && !used; c++) {
-            used = strcmp(cases->row[c].requirement, requirements.line[i].glob) == 0;
-        }
-        if (!used || requirements.line[i].reason[0] == '\0') {
-            status = ls_log_fail(LS_ERR_CHECK, "requirement %s has no %s",
-                                 requirements.line[i].glob, used ? "sentence" : "case");
-        }
-    }
-    ls_select_free(&requirements);
-    return status;
 }

@@ -42,15 +42,9 @@ void ls_select_matching(ls_case_list *cases, const ls_select_list *wanted);
  * ls_select_share). LS_ERR_USAGE, with the nearest id, for a line that matches no row. */
 ls_status ls_select_keep(ls_case_list *cases, const ls_select_list *wanted, int share, int shares);
 
-/* Checks requirements.txt against the rows: each case names an existing requirement, each
- * requirement has a case, ids are unique. Logs the error; LS_ERR_CHECK. */
-ls_status ls_select_check_requirements(const char *path, const ls_case_list *cases);
-
 /* Keeps share `share` (from 0) of `shares`. Cases that need the same job stay together, so that no
  * job runs twice; shares are balanced by the estimate of their jobs on 2 cores. The shares of a
  * list are disjoint and complete, and the same on every machine. */
 void ls_select_share(ls_case_list *cases, int share, int shares);
-/* Seconds of the rows' jobs on 2 cores, each job once. */
-double ls_select_estimate_s(const ls_case_list *cases);
 
 #endif
