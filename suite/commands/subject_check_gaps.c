@@ -97,85 +97,40 @@ static void find_settings(ls_subject_check *check)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static bool has_loss(const ls_record_step *s)
-{
-    return !isnan(s->loss) || s->loss_lost;
-}
-
-static bool has_bits(const ls_record_step *s)
-{
-    return s->loss_bits[0] != '\0';
-}
-
-static bool has_scale(const ls_record_step *s)
-{
-    return !isnan(s->loss_scale);
-}
-
-static bool has_scale_next(const ls_record_step *s)
-{
-    return !isnan(s->loss_scale_next);
-}
-
-static bool has_skipped(const ls_record_step *s)
-{
-    return s->skip_given;
-}
-
-static bool has_rate(const ls_record_step *s)
-{
-    return !isnan(s->lr);
-}
-
-static bool has_images(const ls_record_step *s)
-{
-    return s->images > 0;
-}
-
-static bool has_total(const ls_record_step *s)
-{
-    return !isnan(s->total_ms);
-}
-
-static bool has_param(const ls_record_step *s)
-{
-    return (s->digest_mask >> LS_RECORD_PARAM & 1u) != 0;
-}
-
-static bool has_grad(const ls_record_step *s)
-{
-    return (s->digest_mask >> LS_RECORD_GRAD & 1u) != 0;
-}
-
-static bool has_state(const ls_record_step *s)
-{
-    return (s->digest_mask >> LS_RECORD_STATE & 1u) != 0;
-}
-
-static bool has_buffer(const ls_record_step *s)
-{
-    return (s->digest_mask >> LS_RECORD_BUFFER & 1u) != 0;
-}
-
 /* A member of step events, and a word of verdicts on cases that need it. */
 static const struct member {
     const char *name, *word;
-    bool (*given)(const ls_record_step *step);
 } members[] = {
-    {"loss", "loss", has_loss},
-    {"loss_bits", "loss_bits", has_bits},
-    {"loss_scale", "scale", has_scale},
-    {"loss_scale_next", "scale", has_scale_next},
-    {"skipped", "skipped", has_skipped},
-    {"lr", "rate", has_rate},
-    {"images", "images", has_images},
-    {"ms.total", "time", has_total},
-    {"digest.param", "digest", has_param},
-    {"digest.grad", "digest", has_grad},
-    {"digest.state", "digest", has_state},
-    {"digest.buffer", "digest", has_buffer},
+    {"loss", "loss"},           {"loss_bits", "loss_bits"},
+    {"loss_scale", "scale"},    {"loss_scale_next", "scale"},
+    {"skipped", "skipped"},     {"lr", "rate"},
+    {"images", "images"},       {"ms.total", "time"},
+    {"digest.param", "digest"}, {"digest.grad", "digest"},
+    {"digest.state", "digest"}, {"digest.buffer", "digest"},
 };
 enum { MEMBERS = sizeof members / sizeof *members };
+
+/* Bit i: the step has members[i]. */
+static unsigned members_of(const ls_record_step *s)
+{
+    const bool given[MEMBERS] = {!isnan(s->loss) || s->loss_lost,
+                                 s->loss_bits[0] != '\0',
+                                 !isnan(s->loss_scale),
+                                 !isnan(s->loss_scale_next),
+                                 s->skip_given,
+                                 !isnan(s->lr),
+                                 s->images > 0,
+                                 !isnan(s->total_ms),
+                                 (s->digest_mask >> LS_RECORD_PARAM & 1u) != 0,
+                                 (s->digest_mask >> LS_RECORD_GRAD & 1u) != 0,
+                                 (s->digest_mask >> LS_RECORD_STATE & 1u) != 0,
+                                 (s->digest_mask >> LS_RECORD_BUFFER & 1u) != 0};
+    unsigned all = 0;
+    for (int m = 0; m < MEMBERS; m++) {
+        all |= given[m] ? 1u << m : 0;
+    }
+    return all;
+}
 
 /* What a dump has, from the second step on, and that nothing can be judged without. */
 static const char *const tensors[] = {"input", "target",  "logits", "loss",   "param/",
@@ -200,27 +155,21 @@ static void cost_requirement(ls_subject_check *check, ls_subject_gap *gap, int o
     }
 }
 
-/* Finds the members that no step event of a job that ended well has; bit i: members[i]. */
+/* The members that no step event of a job that ended well has. */
 static unsigned missing_members(const ls_run *run)
 {
-    unsigned missing = 0;
+    unsigned found = 0;
     int steps = 0;
-    for (int m = 0; m < MEMBERS; m++) {
-        missing |= 1u << m;
-    }
     for (int i = 0; i < run->jobs.count; i++) {
         bool whole = run->done[i] && run->record[i].state == LS_RECORD_DONE;
         for (int k = 0; whole && k < run->record[i].world; k++) {
             const ls_record_rank *rank = &run->record[i].rank[k];
-            for (int s = 0; s < rank->step_count; s++) {
-                steps++;
-                for (int m = 0; m < MEMBERS; m++) {
-                    missing &= members[m].given(&rank->step[s]) ? ~(1u << m) : ~0u;
-                }
+            for (int s = 0; s < rank->step_count; s++, steps++) {
+                found |= members_of(&rank->step[s]);
             }
         }
     }
-    return steps > 0 ? missing : 0;
+    return steps > 0 ? ~found : 0;
 }
 
 /* What is missing and has the same word is one gap: the cases that need one of them need all. */
