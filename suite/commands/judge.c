@@ -23,7 +23,6 @@
 #include "observe_parts.h"
 #include "suite/run/command_line.h"
 #include "suite/cases/subject/subject.h"
-#include "suite/judge/announced.h"
 #include "suite/judge/judges.h"
 
 static const char *option_text(const cJSON *options, const char *name, const char *fallback)

@@ -1,4 +1,4 @@
-#include "announced.h"
+#include "judges.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -9,7 +9,6 @@
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "judges.h"
 
 const cJSON *ls_announced_option(const cJSON *options, const char *name)
 {

@@ -1,4 +1,4 @@
-#include "compare_judgement.h"
+#include "compare.h"
 
 #include <stdlib.h>
 #include <string.h>

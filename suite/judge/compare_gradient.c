@@ -1,4 +1,4 @@
-#include "compare_judgement.h"
+#include "compare.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/oracle.h"
-#include "compare_judgement.h"
 #include "diagnose.h"
 
 /* ---- the facts of a job, and the metadata of its dump ---------------------------------------- */

@@ -56,14 +56,15 @@ static const ls_record_step *first_wrong(const ls_record_rank *rank, ls_judge_sc
 }
 
 /* A resumed run starts with a count of clean steps that its record does not contain: any count is
- * accepted. */
+ * accepted. Those that do not reach the interval within the record are all like 0. */
 static const ls_record_step *follows(const ls_record_rank *rank, bool dynamic, const char *asked,
                                      double *expected, double *expected_next)
 {
     ls_judge_scaler_machine m = machine_of(rank, dynamic, asked);
     const ls_record_step *wrong = first_wrong(rank, m, dynamic, expected, expected_next);
     bool resumed = rank->step[0].step > 1;
-    for (m.clean = 1; resumed && wrong != NULL && m.clean < m.interval; m.clean++) {
+    int least = m.interval - rank->step_count > 1 ? m.interval - rank->step_count : 1;
+    for (m.clean = least; resumed && wrong != NULL && m.clean < m.interval; m.clean++) {
         if (first_wrong(rank, m, dynamic, &(double){0}, &(double){0}) == NULL) {
             return NULL;
         }

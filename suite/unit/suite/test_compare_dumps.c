@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 
 #include "compare_subject.h"
-#include "suite/judge/compare_judgement.h"
 
 /* A change of a dump's header; the data stay. */
 typedef struct edit {
