@@ -133,13 +133,11 @@ void ls_compare_checks_names(const ls_evidence *evidence, ls_compare_checks *che
 void ls_compare_checks_states(const ls_evidence *evidence, ls_compare_checks *checks);
 /* Each rank's loss must be the mean cross entropy of its own logits, up to f32 arithmetic; both may
  * be infinite only where the gradient is (finite: it is not). */
-ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
-                                 ls_compare_checks *checks);
+void ls_compare_checks_loss(const ls_evidence *evidence, bool finite, ls_compare_checks *checks);
 /* |g - mean(local)| <= (W-1)*u*sum|local|/W + u*|g| per element, u of the type of the reduction;
- * one more rounding per rank if each gradient is divided or converted first. *judged: every rank
- * has local/; one with a part of it fails. */
-ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
-                                   ls_compare_checks *checks, bool *judged);
+ * one more rounding per rank if each gradient is divided or converted first. False: a rank lacks
+ * local/; one with a part of it fails. */
+bool ls_compare_checks_reduce(const ls_evidence *evidence, int level, ls_compare_checks *checks);
 
 /* compare_optim.c: recomputes the optimizer step of a dump in FP64 from the value, gradient and
  * moments in the dump, and compares next/ and next_state/. Needs one rank's dump and no network;
@@ -189,12 +187,12 @@ typedef struct ls_compare_spans {
     double *scale;         /* [count] D of the subject's g64 */
 } ls_compare_spans;
 
-ls_status ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out);
+void ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out);
 void ls_compare_spans_free(ls_compare_spans *spans);
 /* Fills error and ideal: the errors of the gradient against g64, and the ideal errors of the level.
  */
-ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, const double *g64,
-                                   const ls_ideal_error_cost *cost, ls_compare_spans *spans);
+void ls_compare_spans_measure(const ls_nettab *net, const double *grad, const double *g64,
+                              const ls_ideal_error_cost *cost, ls_compare_spans *spans);
 /* The level's largest ideal error of each kind, for comparisons without an oracle: r of the whole,
  * the largest r of tensors of 64 elements and more and of smaller ones; for blocks and edges the
  * largest error in units of max(|g64|, their tensor's norm for as many elements): their own norm
@@ -252,6 +250,6 @@ ls_status ls_compare_gradient_judge(ls_compare_judgement *j);
  * time. The bound is that of a tensor: a factor on the ideal error of these statistics, plus the
  * rounding of the stored result in f32 or half. Needs j->forced and j->cost; judges nothing if a
  * rank's dump lacks a whole group, and fails if one lacks a part. */
-ls_status ls_compare_buffers_judge(ls_compare_judgement *j);
+void ls_compare_buffers_judge(ls_compare_judgement *j);
 
 #endif

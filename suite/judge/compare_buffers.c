@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
+#include "judges.h"
 
 /* default of torch.nn.BatchNorm2d, which torchvision keeps */
 static const double momentum = 0.1;
@@ -61,13 +62,6 @@ static bool has_all(ls_compare_judgement *j)
         }
     }
     return all;
-}
-
-static double unit_of(const ls_dumpfile_entry *entry)
-{
-    return strcmp(entry->dtype, "F16") == 0    ? ls_bits_unit(LS_BITS_F16)
-           : strcmp(entry->dtype, "BF16") == 0 ? ls_bits_unit(LS_BITS_BF16)
-                                               : ls_bits_unit(LS_BITS_F32);
 }
 
 /* Sums of squares over all ranks and channels, for one kind of statistic of one batch norm. */
@@ -127,7 +121,7 @@ static void judge_kind(ls_compare_judgement *j, int node, int kind, double *befo
         buffers b = find(j, rank, node, what[kind]);
         ls_dumpfile_read(b.before, before);
         ls_dumpfile_read(b.after, after);
-        add_rank(j, node, kind, rank, before, after, unit_of(b.after), &s);
+        add_rank(j, node, kind, rank, before, after, ls_bits_unit(ls_dumps_type(b.after)), &s);
     }
     /* the ideal's errors are per group, and a rank has its group's */
     double ideal = momentum * sqrt(step->stat_ranks * j->cost.stats_error2[2 * node + kind]);
@@ -171,19 +165,18 @@ static void judge_counter(ls_compare_judgement *j, int node)
     }
 }
 
-ls_status ls_compare_buffers_judge(ls_compare_judgement *j)
+void ls_compare_buffers_judge(ls_compare_judgement *j)
 {
     const ls_nettab *net = &j->evidence->net;
     j->verdict->buffers_judged = has_all(j);
     if (!j->verdict->buffers_judged) {
-        return LS_OK;
+        return;
     }
     int widest = 0;
     for (int i = 0; i < net->node_count; i++) {
         widest = net->node[i].channels > widest ? net->node[i].channels : widest;
     }
-    double *values = malloc(2 * (size_t)widest * sizeof *values);
-    LS_TRY_MEMORY(values != NULL, "the statistics of %d channels", widest);
+    double *values = ls_list_make(2 * (size_t)widest, sizeof *values);
     for (int i = 0; i < net->node_count; i++) {
         if (net->node[i].kind == LS_NETTAB_NORM) {
             judge_kind(j, i, 0, values, values + widest);
@@ -192,5 +185,4 @@ ls_status ls_compare_buffers_judge(ls_compare_judgement *j)
         }
     }
     free(values);
-    return LS_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 static const double u32 = 0x1p-24; /* unit of f32 */
 
@@ -22,13 +22,6 @@ void ls_compare_checks_fail(ls_compare_checks *checks, const char *tensor, const
     if (tensor != NULL) {
         snprintf(checks->tensor, sizeof checks->tensor, "%s", tensor);
     }
-}
-
-static ls_status allocate(int64_t count, double **out)
-{
-    *out = malloc((size_t)count * sizeof **out);
-    LS_TRY_MEMORY(*out != NULL, "%lld values of a dump", (long long)count);
-    return LS_OK;
 }
 
 void ls_compare_checks_replicas(const ls_evidence *evidence, const char *prefix, const char *what,
@@ -169,13 +162,11 @@ static double cross_entropy(const double *logits, const int64_t *target, int64_t
     return loss;
 }
 
-ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
-                                 ls_compare_checks *checks)
+void ls_compare_checks_loss(const ls_evidence *evidence, bool finite, ls_compare_checks *checks)
 {
     int classes = evidence->net.classes, wrong = 0;
     ls_shards shards = ls_oracle_shards(&evidence->step);
-    double *logits;
-    LS_TRY(allocate(ls_shards_samples(&shards) * classes, &logits));
+    double *logits = ls_list_make((size_t)(ls_shards_samples(&shards) * classes), sizeof *logits);
     for (int rank = 0; rank < evidence->world; rank++) {
         int64_t images = ls_shards_images(&shards, rank);
         const ls_dumpfile_entry *entry = ls_dumpfile_find(evidence->file[rank], "logits");
@@ -211,7 +202,6 @@ ls_status ls_compare_checks_loss(const ls_evidence *evidence, bool finite,
         }
     }
     free(logits);
-    return LS_OK;
 }
 
 /* ---- reduction ------------------------------------------------------------------------------- */
@@ -317,17 +307,14 @@ static void check_local(const ls_evidence *e, ls_compare_checks *checks)
     }
 }
 
-ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
-                                   ls_compare_checks *checks, bool *judged)
+bool ls_compare_checks_reduce(const ls_evidence *evidence, int level, ls_compare_checks *checks)
 {
-    *judged = has_local(evidence, checks);
-    if (!*judged) {
-        return LS_OK;
+    if (!has_local(evidence, checks)) {
+        return false;
     }
     check_local(evidence, checks);
     int64_t largest = largest_param(&evidence->net);
-    reduction r = {0};
-    LS_TRY(allocate(3 * largest, &r.local));
+    reduction r = {.local = ls_list_make(3 * (size_t)largest, sizeof *r.local)};
     r.sum = r.local + largest;
     r.magnitude = r.sum + largest;
     int order[LS_NETTAB_PARAMS_MAX];
@@ -336,5 +323,5 @@ ls_status ls_compare_checks_reduce(const ls_evidence *evidence, int level,
         check_reduction(evidence, order[i], level, &r, checks);
     }
     free(r.local);
-    return LS_OK;
+    return true;
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "reference/oracle/oracle.h"
 #include "diagnose.h"
 
@@ -133,13 +133,12 @@ static void judge_whole(ls_compare_judgement *j)
 }
 
 /* Judges all ranks' logits, by the bound of a tensor. */
-static ls_status judge_logits(ls_compare_judgement *j)
+static void judge_logits(ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
     ls_shards shards = ls_oracle_shards(&e->step);
     int64_t count = ls_shards_samples(&shards) * e->net.classes;
-    double *logits = malloc((size_t)count * sizeof *logits);
-    LS_TRY_MEMORY(logits != NULL, "%lld logits", (long long)count);
+    double *logits = ls_list_make((size_t)count, sizeof *logits);
     const double *expected = j->forced.logits;
     double error2 = 0, norm2 = 0;
     for (int rank = 0; rank < e->world; rank++) {
@@ -160,15 +159,13 @@ static ls_status judge_logits(ls_compare_judgement *j)
         ls_compare_checks_fail(&j->checks, NULL, "logits rel=%.1e limit=%.1e (%g x ideal %s)",
                                error, b.factor * ideal, b.factor, ls_compare_judgement_type(j));
     }
-    return LS_OK;
 }
 
 /* For each tensor the error of one element that the bound explains, [param_count]. */
-static ls_status noise_of(const ls_compare_judgement *j, double **out)
+static double *noise_of(const ls_compare_judgement *j)
 {
     const ls_evidence *e = j->evidence;
-    double *noise = calloc((size_t)e->net.param_count, sizeof *noise);
-    LS_TRY_MEMORY(noise != NULL, "%d limits", e->net.param_count);
+    double *noise = ls_list_make((size_t)e->net.param_count, sizeof *noise);
     for (int64_t i = 0; i < j->spans.count && !j->verdict->coarse; i++) {
         if (j->spans.kind[i] == LS_COMPARE_SPANS_TENSOR) {
             noise[j->spans.param[i]] = j->bounds[ls_compare_judgement_part(j, i)].factor *
@@ -181,16 +178,14 @@ static ls_status noise_of(const ls_compare_judgement *j, double **out)
     for (int p = 0; p < e->net.param_count && j->verdict->coarse; p++) {
         noise[p] = j->verdict->limit * norm;
     }
-    *out = noise;
-    return LS_OK;
+    return noise;
 }
 
 static ls_status explain(ls_compare_judgement *j, const ls_branch_set *branches)
 {
     ls_oracle_mode mode = {.forced = branches, .rank_grads = true};
     ls_oracle_result ranks;
-    double *noise = NULL;
-    LS_TRY(noise_of(j, &noise));
+    double *noise = noise_of(j);
     ls_status status = ls_oracle_run(&j->evidence->step, &mode, &ranks);
     if (status == LS_OK) {
         ls_diagnose_wrong wrong = {.evidence = j->evidence,
@@ -246,10 +241,10 @@ static void look_for_weakness(ls_compare_judgement *j)
 static ls_status judge_forced(ls_compare_judgement *j)
 {
     LS_TRY(run_forced(j));
-    LS_TRY(judge_logits(j));
-    LS_TRY(ls_compare_buffers_judge(j));
-    LS_TRY(ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
-                                    &j->spans));
+    judge_logits(j);
+    ls_compare_buffers_judge(j);
+    ls_compare_spans_measure(&j->evidence->net, j->evidence->grad, j->forced.grad, &j->cost,
+                             &j->spans);
     ls_compare_spans_ideal_error(&j->evidence->net, &j->cost, &j->spans, j->verdict->ideal_error);
     int before = j->checks.count;
     j->verdict->ideal = sqrt(j->cost.whole_error2 / j->cost.whole_grad2);
@@ -309,9 +304,8 @@ static ls_status judge_coarse(ls_compare_judgement *j)
 
 static ls_status measure_cost(ls_compare_judgement *j)
 {
-    LS_TRY(ls_compare_spans_build(&j->evidence->net, &j->spans));
-    j->tie_limit = calloc((size_t)j->evidence->net.branch_count, sizeof *j->tie_limit);
-    LS_TRY_MEMORY(j->tie_limit != NULL, "%d limits", j->evidence->net.branch_count);
+    ls_compare_spans_build(&j->evidence->net, &j->spans);
+    j->tie_limit = ls_list_make((size_t)j->evidence->net.branch_count, sizeof *j->tie_limit);
     return ls_ideal_error_measure(&j->evidence->step, j->spans.span, j->spans.count,
                                   j->facts->cache, &j->cost);
 }

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
-#include "suite/suite.h"
+#include "judges.h"
 
 /* reference/oracle/interval.h bounds one order of the operations. */
 static const ls_tol order =
@@ -132,9 +132,7 @@ double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double 
                               double error)
 {
     double limit = order.value * error;
-    ls_bits_type stored = strcmp(next->dtype, "F16") == 0    ? LS_BITS_F16
-                          : strcmp(next->dtype, "BF16") == 0 ? LS_BITS_BF16
-                                                             : LS_BITS_F32;
+    ls_bits_type stored = ls_dumps_type(next);
     if (stored != LS_BITS_F32) {
         limit += ls_bits_unit(stored) * fabs(expected) + ls_bits_tiny(stored);
     }
@@ -142,24 +140,23 @@ double ls_compare_optim_ratio(const ls_dumpfile_entry *next, double got, double 
     return off == 0 ? 0 : off / limit; /* a first buffer is its gradient: nothing is rounded */
 }
 
-/* Arrays for one tensor, carved from one block. */
+/* Zeroed arrays for one tensor, carved from one block. */
 typedef struct room {
-    double *block, *value, *value_error, *grad, *moment[2], *moment_error[2], *got, *before;
+    double *value, *value_error, *grad, *moment[2], *moment_error[2], *got, *before;
 } room;
 
 enum { ROOM_ARRAYS = 9 };
 
-static ls_status make_room(int64_t largest, room *r)
+static double *make_room(int64_t count, room *r)
 {
-    r->block = calloc((size_t)(largest * ROOM_ARRAYS) + 1, sizeof *r->block);
-    LS_TRY_MEMORY(r->block != NULL, "%lld values of a dump", (long long)largest);
+    double *block = ls_list_make((size_t)(count * ROOM_ARRAYS) + 1, sizeof *block);
     double **array[ROOM_ARRAYS] = {&r->value,           &r->value_error, &r->grad,
                                    &r->moment[0],       &r->moment[1],   &r->moment_error[0],
                                    &r->moment_error[1], &r->got,         &r->before};
     for (int i = 0; i < ROOM_ARRAYS; i++) {
-        *array[i] = r->block + i * largest;
+        *array[i] = block + i * count;
     }
-    return LS_OK;
+    return block;
 }
 
 static void compare_values(const found *f, const ls_update_rule *rule, const room *r,
@@ -218,14 +215,10 @@ static ls_update_rule rule_of_group(const ls_dumpfile *file, const char *name,
 static ls_status check_taken(const ls_dumpfile *file, const found *f, const ls_update_rule *rule,
                              const room *r, ls_compare_checks *checks, ls_compare_optim_result *out)
 {
-    size_t bytes = (size_t)f->next->count * sizeof *r->value;
     ls_dumpfile_read(f->before, r->value);
+    ls_dumpfile_read(f->before, r->before);
     ls_dumpfile_read(f->grad, r->grad);
-    memcpy(r->before, r->value, bytes);
-    memset(r->value_error, 0, bytes);
     for (int m = 0; m < 2; m++) {
-        memset(r->moment[m], 0, bytes);
-        memset(r->moment_error[m], 0, bytes);
         if (f->state[m] != NULL) {
             ls_dumpfile_read(f->state[m], r->moment[m]);
         }
@@ -287,13 +280,15 @@ static bool is_next(const ls_dumpfile_entry *entry)
     return strncmp(entry->name, "next/", 5) == 0;
 }
 
-/* Whether every parameter can be judged; the largest of them, and the sum of all squares. `why`
- * not: a dump may leave out what it cannot provide, and then nothing is judged. What contradicts
- * itself is a failure: a name that is no parameter's, a parameter that is left out. */
-static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped, room *r,
-                        ls_compare_checks *checks, const char **why)
+/* Whether every parameter can be judged, and the sum of all squares. `why` not: a dump may leave
+ * out what it cannot provide, and then nothing is judged. What contradicts itself is a failure: a
+ * name that is no parameter's, a parameter that is left out. */
+static void survey(const ls_dumpfile *file, ls_update_rule *rule, bool skipped,
+                   ls_compare_checks *checks, const char **why)
 {
-    int64_t largest = 0;
+    bool needs = rule->kind == LS_UPDATE_LAMB || rule->clip_norm > 0;
+    rule->grad_squares = 0;
+    rule->grad_elements = 0;
     *why = ls_dumpfile_has(file, "next/") ? "" : "next/ is missing";
     for (int i = 0; i < ls_dumpfile_count(file) && **why == '\0'; i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
@@ -301,25 +296,13 @@ static ls_status survey(const ls_dumpfile *file, ls_update_rule *rule, bool skip
         if (strncmp(entry->name, "param/", 6) == 0 &&
             ls_dumpfile_findf(file, "next/%s", entry->name + 6) == NULL) {
             ls_compare_checks_fail(checks, entry->name + 6, "next/%s is missing", entry->name + 6);
-        } else if (is_next(entry) && find(file, entry, rule, skipped, checks, why, &f)) {
-            largest = entry->count > largest ? entry->count : largest;
-        }
-    }
-    LS_TRY(make_room(largest, r));
-    rule->grad_squares = 0;
-    rule->grad_elements = 0;
-    ls_compare_checks again = {0};
-    bool needs = rule->kind == LS_UPDATE_LAMB || rule->clip_norm > 0;
-    for (int i = 0; i < ls_dumpfile_count(file) && needs; i++) {
-        const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
-        found f;
-        if (is_next(entry) && find(file, entry, rule, skipped, &again, why, &f)) {
-            ls_dumpfile_read(f.grad, r->grad);
-            rule->grad_squares += ls_update_squares(r->grad, f.grad->count);
+        } else if (is_next(entry) && find(file, entry, rule, skipped, checks, why, &f) && needs) {
+            double *grad = ls_dumps_values(f.grad);
+            rule->grad_squares += ls_update_squares(grad, f.grad->count);
             rule->grad_elements += f.grad->count;
+            free(grad);
         }
     }
-    return LS_OK;
 }
 
 ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *rule, bool skipped,
@@ -327,9 +310,8 @@ ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *r
 {
     ls_update_rule full = *rule;
     ls_compare_checks again = {0};
-    room r = {0};
     memset(out, 0, sizeof *out);
-    LS_TRY(survey(file, &full, skipped, &r, checks, &out->why));
+    survey(file, &full, skipped, checks, &out->why);
     out->judged = out->why[0] == '\0';
     out->state_judged = out->judged && ls_update_moments(rule) > 0;
     ls_status status = LS_OK;
@@ -339,16 +321,18 @@ ls_status ls_compare_optim_step(const ls_dumpfile *file, const ls_update_rule *r
         if (!is_next(entry) || !find(file, entry, &full, skipped, &again, &out->why, &f)) {
             continue; /* one that failed in the survey */
         }
+        room r;
+        double *block = make_room(entry->count, &r);
         if (skipped) {
             check_skipped(&f, &full, &r, checks, out);
         } else {
             status = check_taken(file, &f, &full, &r, checks, out);
         }
+        free(block);
     }
     if (out->unlimited > 0) {
         out->judged = false;
         out->why = "the rule's numbers leave elements without a limit";
     }
-    free(r.block);
     return status;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "kernels/core/sort.h"
 #include "reference/oracle/evidence.h"
 
@@ -47,26 +47,19 @@ static void add_all(ls_compare_spans *spans, const ls_nettab *net)
     }
 }
 
-ls_status ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out)
+void ls_compare_spans_build(const ls_nettab *net, ls_compare_spans *out)
 {
     ls_compare_spans spans = {0};
     add_all(&spans, net);
     size_t count = (size_t)spans.count;
-    spans.span = calloc(count, sizeof *spans.span);
-    spans.param = calloc(count, sizeof *spans.param);
-    spans.kind = calloc(count, sizeof *spans.kind);
-    spans.error = calloc(count, sizeof *spans.error);
-    spans.ideal = calloc(count, sizeof *spans.ideal);
-    spans.scale = calloc(count, sizeof *spans.scale);
-    if (spans.span == NULL || spans.param == NULL || spans.kind == NULL || spans.error == NULL ||
-        spans.ideal == NULL || spans.scale == NULL) {
-        ls_log_error("cannot allocate %zu parts of a gradient", count);
-        ls_compare_spans_free(&spans);
-        return LS_ERR_INFRA;
-    }
+    spans.span = ls_list_make(count, sizeof *spans.span);
+    spans.param = ls_list_make(count, sizeof *spans.param);
+    spans.kind = ls_list_make(count, sizeof *spans.kind);
+    spans.error = ls_list_make(count, sizeof *spans.error);
+    spans.ideal = ls_list_make(count, sizeof *spans.ideal);
+    spans.scale = ls_list_make(count, sizeof *spans.scale);
     add_all(&spans, net);
     *out = spans;
-    return LS_OK;
 }
 
 void ls_compare_spans_free(ls_compare_spans *spans)
@@ -100,39 +93,33 @@ static void raise_to_median(ls_compare_spans *spans, int64_t from, int64_t to, c
                             double *scratch)
 {
     ls_compare_spans_kind kind = LS_COMPARE_SPANS_EDGE;
+    double *per_element = scratch + spans->count;
     int64_t count = 0;
     for (int64_t i = from; i < to; i++) {
         kind = spans->kind[i] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_SPANS_BLOCK : kind;
     }
     for (int64_t i = from; i < to; i++) {
         if (spans->kind[i] == kind) {
+            per_element[count] = noise[i] / sqrt((double)spans->span[i].count);
             scratch[count++] = spans->ideal[i];
         }
     }
-    double median = median_of(count, scratch);
-    count = 0;
-    for (int64_t i = from; i < to; i++) {
-        if (spans->kind[i] == kind) {
-            scratch[count++] = noise[i] / sqrt((double)spans->span[i].count);
-        }
-    }
-    double per_element = median_of(count, scratch);
+    double median = median_of(count, scratch), usual_rounding = median_of(count, per_element);
     for (int64_t i = from; i < to; i++) {
         if (spans->kind[i] != LS_COMPARE_SPANS_TENSOR) {
-            double usual = per_element * sqrt((double)spans->span[i].count) / spans->scale[i];
+            double usual = usual_rounding * sqrt((double)spans->span[i].count) / spans->scale[i];
             spans->ideal[i] = fmax(fmax(spans->ideal[i], median), usual);
         }
     }
 }
 
-ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, const double *g64,
-                                   const ls_ideal_error_cost *cost, ls_compare_spans *spans)
+void ls_compare_spans_measure(const ls_nettab *net, const double *grad, const double *g64,
+                              const ls_ideal_error_cost *cost, ls_compare_spans *spans)
 {
     ls_ideal_error_span whole = {0, net->elements};
     double whole_grad2 = ls_ideal_error_square(g64, whole);
-    double *scratch = malloc(2 * (size_t)spans->count * sizeof *scratch);
-    LS_TRY_MEMORY(scratch != NULL, "%lld blocks", (long long)spans->count);
-    double *noise = scratch + spans->count;
+    double *scratch = ls_list_make(3 * (size_t)spans->count, sizeof *scratch);
+    double *noise = scratch + 2 * spans->count;
     for (int64_t i = 0; i < spans->count; i++) {
         ls_ideal_error_span span = spans->span[i];
         double scale = ls_compare_spans_scale(ls_ideal_error_square(g64, span), whole_grad2,
@@ -150,7 +137,6 @@ ls_status ls_compare_spans_measure(const ls_nettab *net, const double *grad, con
         raise_to_median(spans, from, to, noise, scratch);
     }
     free(scratch);
-    return LS_OK;
 }
 
 void ls_compare_spans_ideal_error(const ls_nettab *net, const ls_ideal_error_cost *cost,

@@ -314,7 +314,7 @@ static ls_status judge(ls_compare_judgement *j)
     ls_compare_checks_names(j->evidence, &j->checks);
     ls_compare_checks_replicas(j->evidence, "param", "parameters before the step", &j->checks);
     if (j->finite || !j->skipped) {
-        LS_TRY(ls_compare_checks_loss(j->evidence, j->finite, &j->checks));
+        ls_compare_checks_loss(j->evidence, j->finite, &j->checks);
     }
     LS_TRY(ls_compare_gradient_judge(j));
     if (j->checks.unsmoothed) { /* the gradients follow from the loss */
@@ -326,8 +326,8 @@ static ls_status judge(ls_compare_judgement *j)
     ls_compare_checks_replicas(j->evidence, "next", "parameters after the step", &j->checks);
     ls_compare_checks_states(j->evidence, &j->checks);
     if (j->finite) {
-        LS_TRY(ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks,
-                                        &v->reduce_judged));
+        v->reduce_judged =
+            ls_compare_checks_reduce(j->evidence, j->evidence->step.level, &j->checks);
     }
     return j->finite || j->skipped ? judge_optimizer(j) : LS_OK;
 }

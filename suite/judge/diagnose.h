@@ -50,9 +50,8 @@ typedef struct ls_diagnose_place {
     char text[160]; /* "the last 3 elements of 21 tensors", "layer1.0.bn1.weight" */
 } ls_diagnose_place;
 
-/* An element is wrong if its error is more than four times its tensor's `noise`. LS_ERR_INFRA
- * without memory. */
-ls_status ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out);
+/* An element is wrong if its error is more than four times its tensor's `noise`. */
+void ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out);
 void ls_diagnose_place_free(ls_diagnose_place *place);
 
 /* diagnose_fit.c: least squares over chosen elements, a gradient as a sum of known vectors. */

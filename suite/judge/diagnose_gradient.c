@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "reference/oracle/ideal_error.h"
 #include "suite/suite.h"
 
@@ -30,8 +30,8 @@ typedef struct chosen {
 } chosen;
 
 /* index NULL: all elements. */
-static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
-                        const char *name, const ls_diagnose_past *past, chosen *out)
+static void choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
+                   const char *name, const ls_diagnose_past *past, chosen *out)
 {
     const ls_evidence *e = wrong->evidence;
     int ranks = wrong->rank_grad != NULL && e->world <= LS_DIAGNOSE_FIT_MAX ? e->world : 0;
@@ -39,8 +39,7 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     out->wrong = wrong;
     out->count = count;
     out->name = name;
-    out->memory = malloc((size_t)(5 + ranks) * (size_t)count * sizeof(double) + 8);
-    LS_TRY_MEMORY(out->memory != NULL, "%lld elements to fit", (long long)count);
+    out->memory = ls_list_make((size_t)(5 + ranks) * (size_t)count + 1, sizeof(double));
     out->value = out->memory;
     out->expected = out->value + count;
     out->param = out->expected + count;
@@ -72,7 +71,6 @@ static ls_status choose(const ls_diagnose_wrong *wrong, const int64_t *index, in
     out->noise = sqrt(noise2);
     out->off = sqrt(off2);
     out->norm = ls_diagnose_fit_norm(count, out->value);
-    return LS_OK;
 }
 
 /* Rounding is proportional to the rounded value: `growth` is how much larger that was. */
@@ -342,33 +340,32 @@ static ls_status try_precision(const ls_diagnose_wrong *wrong, char *text, int b
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-static ls_status try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
-                              const ls_diagnose_past *past, char *text, int bytes)
+static void try_elements(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
+                         const ls_diagnose_past *past, char *text, int bytes)
 {
     chosen c;
     bool many = strncmp(place->text, "the ", 4) == 0 || !place->pattern;
     LS_TEXT(name, 192, "%s %s", place->text, many ? "are" : "is");
-    LS_TRY(choose(wrong, place->index, place->count, name, past, &c));
+    choose(wrong, place->index, place->count, name, past, &c);
     /* sums that fit most elements have been tried on all of them */
     if (!(place->most ? is_of_some_ranks(&c, text, bytes) : try_sums(&c, text, bytes))) {
         text[0] = '\0';
     }
     free(c.memory);
-    return LS_OK;
 }
 
 static ls_status diagnose(const ls_diagnose_wrong *wrong, const ls_diagnose_place *place,
                           const ls_diagnose_past *past, char *text, int bytes)
 {
     chosen whole;
-    LS_TRY(choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", past, &whole));
+    choose(wrong, NULL, wrong->evidence->net.elements, "every gradient is", past, &whole);
     /* if few elements are wrong the whole fits "1.000 x the expected", which is no information */
     if (!place->most || !try_sums(&whole, text, bytes)) {
         text[0] = '\0';
     }
     free(whole.memory);
     if (text[0] == '\0' && place->count > 0) {
-        LS_TRY(try_elements(wrong, place, past, text, bytes));
+        try_elements(wrong, place, past, text, bytes);
     }
     if (text[0] == '\0') {
         LS_TRY(ls_diagnose_models(wrong, past, text, bytes));
@@ -389,11 +386,9 @@ ls_status ls_diagnose_gradient(const ls_diagnose_wrong *wrong, char *text, int t
     ls_diagnose_past past;
     ls_diagnose_place place;
     ls_diagnose_past_read(wrong->evidence, &past);
-    ls_status status = ls_diagnose_place_find(wrong, &place);
-    if (status == LS_OK) {
-        status = diagnose(wrong, &place, &past, text, text_bytes);
-        ls_diagnose_place_free(&place);
-    }
+    ls_diagnose_place_find(wrong, &place);
+    ls_status status = diagnose(wrong, &place, &past, text, text_bytes);
+    ls_diagnose_place_free(&place);
     ls_diagnose_past_free(&past);
     return status;
 }

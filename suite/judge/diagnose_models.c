@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/core/text.h"
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "reference/oracle/ideal_error.h"
 #include "reference/oracle/oracle.h"
 #include "suite/suite.h"
@@ -23,10 +23,10 @@ static const ls_tol near_share =
 static double *read_all(const ls_evidence *e, const ls_dumpfile *file, const char *prefix,
                         const char *suffix, bool some)
 {
-    double *whole = calloc((size_t)e->net.elements, sizeof *whole);
+    double *whole = ls_list_make((size_t)e->net.elements, sizeof *whole);
     int found = 0;
     bool finite = true;
-    for (int p = 0; p < e->net.param_count && whole != NULL; p++) {
+    for (int p = 0; p < e->net.param_count; p++) {
         const ls_nettab_param *param = &e->net.param[p];
         const ls_dumpfile_entry *entry =
             ls_dumpfile_findf(file, "%s/%s%s", prefix, param->name, suffix);
@@ -35,7 +35,7 @@ static double *read_all(const ls_evidence *e, const ls_dumpfile *file, const cha
             found++;
         }
     }
-    for (int64_t i = 0; i < e->net.elements && whole != NULL; i++) {
+    for (int64_t i = 0; i < e->net.elements; i++) {
         finite = finite && isfinite(whole[i]);
     }
     if (!finite || (some ? found == 0 : found < e->net.param_count)) {
@@ -123,8 +123,7 @@ static ls_status try_old_weights(const ls_diagnose_wrong *wrong, const double *f
                                  int bytes)
 {
     const ls_evidence *e = wrong->evidence;
-    double *mixed = malloc((size_t)e->net.elements * sizeof *mixed);
-    LS_TRY_MEMORY(mixed != NULL, "%lld weights", (long long)e->net.elements);
+    double *mixed = ls_list_make((size_t)e->net.elements, sizeof *mixed);
     memcpy(mixed, former, (size_t)e->net.elements * sizeof *mixed);
     ls_oracle_step step = e->step;
     step.param = mixed;
@@ -159,8 +158,7 @@ static ls_status try_past_weights(const ls_diagnose_wrong *wrong, const ls_diagn
     if (past->moment == NULL || lr == 0) {
         return LS_OK;
     }
-    double *before = malloc((size_t)e->net.elements * sizeof *before);
-    LS_TRY_MEMORY(before != NULL, "%lld weights", (long long)e->net.elements);
+    double *before = ls_list_make((size_t)e->net.elements, sizeof *before);
     for (int64_t i = 0; i < e->net.elements; i++) {
         before[i] = e->param[i] + lr * past->moment[i];
     }
@@ -188,7 +186,7 @@ static void free_micro(one_micro *one)
     free(one->branches.elements);
 }
 
-static bool make_micro(const ls_diagnose_wrong *wrong, int64_t micro, one_micro *one)
+static void make_micro(const ls_diagnose_wrong *wrong, int64_t micro, one_micro *one)
 {
     const ls_evidence *e = wrong->evidence;
     const ls_branch_set *all = wrong->branches;
@@ -196,15 +194,11 @@ static bool make_micro(const ls_diagnose_wrong *wrong, int64_t micro, one_micro 
     int64_t pixels = 3 * (int64_t)e->net.node[0].height * e->net.node[0].width;
     size_t branches = all == NULL ? 1 : (size_t)all->count + 1;
     *one = (one_micro){.step = e->step,
-                       .input = calloc((size_t)e->world, sizeof *one->input),
-                       .target = calloc((size_t)e->world, sizeof *one->target)};
-    one->branches.open = calloc(branches, sizeof *one->branches.open);
-    one->branches.index = calloc(branches, sizeof *one->branches.index);
-    one->branches.elements = calloc(branches, sizeof *one->branches.elements);
-    if (one->input == NULL || one->target == NULL || one->branches.open == NULL ||
-        one->branches.index == NULL || one->branches.elements == NULL) {
-        return false;
-    }
+                       .input = ls_list_make((size_t)e->world, sizeof *one->input),
+                       .target = ls_list_make((size_t)e->world, sizeof *one->target)};
+    one->branches.open = ls_list_make(branches, sizeof *one->branches.open);
+    one->branches.index = ls_list_make(branches, sizeof *one->branches.index);
+    one->branches.elements = ls_list_make(branches, sizeof *one->branches.elements);
     for (int rank = 0; rank < e->world; rank++) {
         int64_t images = micro * e->step.batch[rank];
         one->input[rank] = e->step.input[rank] + images * pixels;
@@ -220,21 +214,15 @@ static bool make_micro(const ls_diagnose_wrong *wrong, int64_t micro, one_micro 
         one->branches.elements[b] = part;
     }
     one->branches.count = all == NULL ? 0 : all->count;
-    return true;
 }
 
 /* The gradient of one micro-step alone; free with ls_oracle_free. */
 static ls_status run_micro(const ls_diagnose_wrong *wrong, int64_t micro, ls_oracle_result *out)
 {
     one_micro one;
-    ls_status status = LS_OK;
-    if (!make_micro(wrong, micro, &one)) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate a micro-step of %d ranks",
-                             wrong->evidence->world);
-    } else {
-        ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &one.branches};
-        status = ls_oracle_run(&one.step, &mode, out);
-    }
+    make_micro(wrong, micro, &one);
+    ls_oracle_mode mode = {.forced = wrong->branches == NULL ? NULL : &one.branches};
+    ls_status status = ls_oracle_run(&one.step, &mode, out);
     free_micro(&one);
     return status;
 }
@@ -367,8 +355,7 @@ static bool move_shortcuts(ls_nettab *net)
 static ls_status try_shortcuts(const ls_diagnose_wrong *wrong, char *text, int bytes)
 {
     ls_oracle_step step = wrong->evidence->step;
-    ls_nettab *net = malloc(sizeof *net);
-    LS_TRY_MEMORY(net != NULL, "another network");
+    ls_nettab *net = ls_list_make(1, sizeof *net);
     *net = wrong->evidence->net;
     step.net = net;
     ls_status status = LS_OK;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 /* A tail or head is a vector's remainder or a bucket's edge: shorter than this. */
 enum { EDGE_MAX = 64 };
@@ -132,19 +132,12 @@ static void name_place(const ls_nettab *net, const shape *shapes, ls_diagnose_pl
     }
 }
 
-ls_status ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out)
+void ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out)
 {
     const ls_nettab *net = &wrong->evidence->net;
     memset(out, 0, sizeof *out);
-    out->index = malloc((size_t)net->elements * sizeof *out->index);
-    shape *shapes = calloc((size_t)net->param_count, sizeof *shapes);
-    if (out->index == NULL || shapes == NULL) {
-        ls_log_error("cannot allocate %lld places", (long long)net->elements);
-        free(out->index);
-        free(shapes);
-        out->index = NULL;
-        return LS_ERR_INFRA;
-    }
+    out->index = ls_list_make((size_t)net->elements, sizeof *out->index);
+    shape *shapes = ls_list_make((size_t)net->param_count, sizeof *shapes);
     for (int p = 0; p < net->param_count; p++) {
         const ls_nettab_param *param = &net->param[p];
         for (int64_t i = 0; i < param->count; i++) {
@@ -163,7 +156,6 @@ ls_status ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_pla
     out->most = 2 * out->count > net->elements;
     name_place(net, shapes, out);
     free(shapes);
-    return LS_OK;
 }
 
 void ls_diagnose_place_free(ls_diagnose_place *place)

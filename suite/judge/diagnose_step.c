@@ -7,6 +7,7 @@
 
 #include "kernels/core/log.h"
 #include "reference/oracle/bits.h"
+#include "judges.h"
 
 /* Turns the right rule into a wrong one. */
 typedef void change(ls_update_rule *rule);
@@ -150,16 +151,6 @@ static ls_status fits(const ls_dumpfile *file, const ls_update_rule *rule, bool 
     return LS_OK;
 }
 
-/* Reads a whole tensor; NULL if it is missing. */
-static double *read_all(const ls_dumpfile_entry *entry)
-{
-    double *value = entry == NULL ? NULL : malloc((size_t)entry->count * sizeof *value + 8);
-    if (value != NULL) {
-        ls_dumpfile_read(entry, value);
-    }
-    return value;
-}
-
 /* Statistics of next/ compared with the values before the step. */
 typedef struct moved {
     int64_t elements, still, half; /* all; unchanged; f32 values that are halves */
@@ -174,9 +165,11 @@ static moved look(const ls_dumpfile *file, const char *half_type)
             continue;
         }
         const ls_dumpfile_entry *before = ls_compare_optim_before(file, next->name + 5);
-        double *a = read_all(next), *b = read_all(before);
-        for (int64_t k = 0;
-             a != NULL && b != NULL && before->count == next->count && k < next->count; k++) {
+        if (before == NULL) {
+            continue;
+        }
+        double *a = ls_dumps_values(next), *b = ls_dumps_values(before);
+        for (int64_t k = 0; before->count == next->count && k < next->count; k++) {
             ls_bits_type type = strcmp(half_type, "bf16") == 0 ? LS_BITS_BF16 : LS_BITS_F16;
             m.elements++;
             m.still += a[k] == b[k];
@@ -194,8 +187,11 @@ static bool moments_are_half(const ls_dumpfile *file)
     int64_t looked = 0, half = 0;
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
-        double *value = strncmp(entry->name, "next_state/", 11) == 0 ? read_all(entry) : NULL;
-        for (int64_t k = 0; value != NULL && k < entry->count; k++) {
+        if (strncmp(entry->name, "next_state/", 11) != 0) {
+            continue;
+        }
+        double *value = ls_dumps_values(entry);
+        for (int64_t k = 0; k < entry->count; k++) {
             looked += value[k] != 0;
             half += value[k] != 0 && ls_bits_round(LS_BITS_F16, value[k]) == value[k];
         }
