@@ -16,6 +16,9 @@ enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE 
 
 static const double noise_share = 1e-5;
 
+/* --clip-grad-norm and --clip-grad-value of the dump; 0: not given. */
+static double clip[2];
+
 typedef struct scene {
     ls_evidence e;
     ls_dumpfile *file[1];
@@ -48,6 +51,10 @@ static void write_moment(scene *s)
     close(descriptor);
     ck_assert_int_eq(ls_safetensors_create(s->path, &writer), LS_OK);
     ls_safetensors_metadata(writer, "lr", "0.5");
+    for (int i = 0; i < 2; i++) {
+        ls_safetensors_metadata(writer, i == 0 ? "clip_grad_norm" : "clip_grad_value", "%.17g",
+                                clip[i]);
+    }
     for (int p = 0; p < s->e.net.param_count; p++) {
         const ls_nettab_param *param = &s->e.net.param[p];
         char name[128];
@@ -232,6 +239,47 @@ LOOP_TEST(factors_are_named, 7)
         s->e.grad[i] *= row[_i].factor;
     }
     EXPECT(s, row[_i].words);
+}
+
+/* Gradients that were clipped to a norm or to values, before they were reported or, divided by the
+ * loss scale of 128, while still scaled. */
+LOOP_TEST(clipping_is_named, 4)
+{
+    static const char *const words[] = {"every gradient is 0.500 x the expected one",
+                                        "clipped while still scaled, to the limit divided",
+                                        "limited to 0.01: clipped before it was reported",
+                                        "limited to 0.01: clipped while still scaled"};
+    bool by_value = _i >= 2, scaled = _i % 2 == 1;
+    scene *s = make(1);
+    double norm = ls_diagnose_fit_norm(s->e.net.elements, s->e.grad);
+    drop(s);
+    clip[by_value] = (by_value ? 0.01 : norm / 2) * (scaled ? 128 : 1);
+    s = make(1);
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        double grad = s->e.grad[i];
+        s->e.grad[i] = by_value ? fmax(-0.01, fmin(grad, 0.01)) : grad / 2;
+    }
+    EXPECT(s, words[_i]);
+}
+
+/* Weights of known vectors, where there is one way to have them. */
+TEST(fits_have_one_solution)
+{
+    const double a[] = {1, 0, 2, 0.5}, b[] = {1000, 3000, 0, 2000}, c[] = {0, 0, 0, 1e-3};
+    double same[4], value[4], weight[3];
+    for (int i = 0; i < 4; i++) {
+        value[i] = 2 * a[i] - 0.5 * b[i] + 3 * c[i];
+        same[i] = a[i] * (1 + 1e-9 * i);
+    }
+    const double *basis[] = {a, b, c}, *dependent[] = {a, b, same}, *nothing[] = {value - 0, a};
+    ck_assert_double_le(ls_diagnose_fit(4, value, 3, basis, weight), 1e-9);
+    ck_assert_double_eq_tol(weight[0], 2, 1e-9);
+    ck_assert_double_eq_tol(weight[1], -0.5, 1e-9);
+    ck_assert_double_eq_tol(weight[2], 3, 1e-6);
+    ck_assert(isinf(ls_diagnose_fit(4, value, 3, dependent, weight)));
+    ck_assert(isinf(ls_diagnose_fit(4, value, LS_DIAGNOSE_FIT_MAX + 1, basis, weight)));
+    ck_assert_double_le(ls_diagnose_fit(4, value, 2, nothing, weight), 1e-9);
+    ck_assert_double_eq_tol(weight[1], 0, 1e-9);
 }
 
 TEST(ranks_are_named)

@@ -93,6 +93,9 @@ static const struct job {
     {DYNAMIC ",\"init-scale\":16",
      STEP(1, 2.5, TAKEN(8, 8) DIGEST("1", "")) STEP(2, 2.4, TAKEN(8, 16) DIGEST("2", "")), 1,
      "FAIL rank=0 step 1: scale 8, then 8, taken; expected 16, then 16", NULL},
+    {DYNAMIC ",\"max-loss-scale\":1",
+     STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", "")) STEP(2, 2.4, TAKEN(1, 1) DIGEST("2", "")), 1,
+     "WEAK the scale stays at 1: nothing shows how it grows or backs off", "FAIL"},
     {DYNAMIC,
      STEP(1, 2.5, SCALE(8, 8) "," DIGEST("1", "")) STEP(2, 2.4, SCALE(8, 16) "," DIGEST("2", "")),
      4, "UNSUPPORTED rank=0: the events do not say whether a step was skipped", NULL},
@@ -229,6 +232,12 @@ START_TEST(a_resumed_run_is_the_uninterrupted_one)
         ck_assert_int_eq(compared, 12);
         ls_judge_runs(&job[0], &job[2], 2, 1u << LS_RECORD_MASTER, &without);
         ck_assert_int_eq(without.code, LS_UNSUPPORTED);
+        ls_verdict of_no_step = {0};
+        for (int k = 0; k < 2; k++) {
+            job[0].rank[k].step_count = job[2].rank[k].step_count = 0;
+        }
+        ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_REPLICA, &of_no_step);
+        expect(&of_no_step, "no digests to compare");
     }
     /* running statistics are ranks' own, unless SyncBN shares them */
     bool other = r->change == BUFFER;
@@ -295,6 +304,9 @@ static const struct edit {
      "FAIL rank=0: the dump's metadata says loss_scale 2048, the events 1024"},
     {"dumps 's/\"momentum\":\"0.9\"/\"momentum\":\"0.8\"/'", 1,
      "FAIL rank=0: the dump's metadata says momentum 0.8, the events 0.9"},
+    {"dumps '/\"step\":\"1\"/s/\"lr\":\"0.100000001/\"lr\":\"1.000000000/'; "
+     "event '[01]' 1 's/\"lr\":[^,]*/\"lr\":1/'",
+     1, "cause:  the rate is a tenth of the reported one"},
     {"events 's/\"momentum\":0.9,//'", 0, "4 passed, 0 failed"},
     {"dumps 's/\"half\":\"fp16\"/\"half\":\"bf16\"/'", 1,
      "FAIL rank=0: the dump's metadata says half bf16, asked was fp16"},

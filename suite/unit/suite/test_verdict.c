@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "suite/cases/rows.h"
+#include "suite/judge/judges.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
@@ -57,6 +58,143 @@ TEST(every_ending_has_its_code)
     ck_assert_int_eq(of_ending("timed out", -1, 0, 0, "").code, LS_TIMEOUT);
     ck_assert_int_eq(of_ending("stopped", -1, 0, 0, "").code, LS_SKIP);
     ck_assert_int_eq(of_ending("not started", -1, 0, 0, "").code, LS_INFRA);
+}
+
+/* What two ranks' records break of the protocol, given what was asked; "": nothing. */
+#define WORDS(options) "\"world\":2,\"options\":{" options "}"
+static const struct broken {
+    ls_spec spec; /* by default O1, resnet8, two steps; NULL in `unasked` */
+    bool unasked;
+    const char *start[2]; /* of each rank */
+    int first, last;      /* steps */
+    const char *end;      /* the end event; "": none */
+    ls_verdict_code code;
+    const char *evidence;
+} broken[] = {
+    {.start = {WORDS(""), WORDS("")}, .evidence = ""},
+    {.start = {WORDS("\"opt-level\":\"O1\""), WORDS("\"arch\":\"resnet8\"")}, .evidence = ""},
+    {.start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
+     .code = LS_FAIL,
+     .evidence = "rank=0 was asked for opt level O1 and says that it ran O2"},
+    {.spec = {.level = -1},
+     .start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
+     .evidence = ""},
+    {.unasked = true,
+     .start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
+     .evidence = ""},
+    {.start = {WORDS(""), WORDS("\"arch\":\"resnet20\"")},
+     .code = LS_FAIL,
+     .evidence = "rank=1 was asked for resnet8 and says that it trained resnet20"},
+    {.start = {WORDS("\"lr\":0.1"), WORDS("\"lr\":0.2")},
+     .code = LS_FAIL,
+     .evidence = "rank=1 was started with another --lr than rank 0"},
+    {.start = {"\"world\":2,\"rank\":1", "\"world\":2,\"rank\":1"},
+     .code = LS_FAIL,
+     .evidence = "rank0.jsonl says that it is of rank 1"},
+    {.start = {WORDS(""), "\"world\":1"},
+     .code = LS_FAIL,
+     .evidence = "rank=1 says that it is one of 1 ranks: there are 2"},
+    /* each rank has a job and options of its own */
+    {.spec = {.wrap = LS_WRAP_EACH},
+     .start = {"\"world\":1,\"rank\":0,\"options\":{\"lr\":0.1,\"arch\":\"resnet20\"}",
+               "\"world\":1,\"rank\":0,\"options\":{\"lr\":0.2,\"opt-level\":\"O3\"}"},
+     .evidence = ""},
+    {.spec = {.wrap = LS_WRAP_EACH},
+     .start = {WORDS(""), WORDS("")},
+     .code = LS_FAIL,
+     .evidence = "rank=0 says that it is one of 2 ranks: there are 1"},
+    {.start = {WORDS(""), WORDS("")},
+     .first = 2,
+     .code = LS_FAIL,
+     .evidence = "rank=0 resumed nothing, but its first step is 2"},
+    {.spec = {.extra = "--resume x"}, .start = {WORDS(""), WORDS("")}, .first = 2, .evidence = ""},
+    {.unasked = true, .start = {WORDS(""), WORDS("")}, .first = 2, .evidence = ""},
+    {.unasked = true,
+     .start = {WORDS("\"resume\":null"), WORDS("\"resume\":null")},
+     .first = 2,
+     .code = LS_FAIL,
+     .evidence = "rank=0 resumed nothing, but its first step is 2"},
+    {.start = {WORDS(""), WORDS("")},
+     .last = 3,
+     .code = LS_FAIL,
+     .evidence = "rank=0 left with code 0, but its last step is 3 of 2"},
+    {.spec = {.warmup_steps = 1}, .start = {WORDS(""), WORDS("")}, .last = 3, .evidence = ""},
+    {.spec = {.extra = "--epochs=1"}, .start = {WORDS(""), WORDS("")}, .last = 3, .evidence = ""},
+    {.start = {WORDS(""), WORDS("")},
+     .end = "",
+     .code = LS_FAIL,
+     .evidence = "rank=0 left with code 0, but its events stop after step 2 without an end event"},
+    {.start = {WORDS(""), WORDS("")},
+     .end = "{\"event\":\"end\",\"code\":3}\n",
+     .code = LS_FAIL,
+     .evidence = "rank=0 ended with code 3, as its end event says"},
+    {.start = {NULL, WORDS("")},
+     .code = LS_FAIL,
+     .evidence = "rank=0 left with code 0, but wrote no start event"},
+};
+
+ROWS_TEST(records_keep_the_protocol, broken)
+{
+    const struct broken *row = &broken[_i];
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    for (int k = 0; k < 2; k++) {
+        LS_TEXT(name, 32, "rank%d.jsonl", k);
+        FILE *file = fake_open(folder, name);
+        if (row->start[k] != NULL) {
+            fprintf(file, "{\"event\":\"start\",\"schema\":1,%s}\n", row->start[k]);
+        }
+        int last = row->last > 0 ? row->last : 2;
+        for (int i = row->first > 0 ? row->first : 1; i <= last; i++) {
+            fprintf(file, "{\"event\":\"step\",\"step\":%d}\n", i);
+        }
+        fputs(row->end == NULL ? "{\"event\":\"end\",\"code\":0}\n" : row->end, file);
+        fclose(file);
+    }
+    fake_outcome(folder, "done", -1, 0, 0, (const int[]){0, 0});
+    ls_record record = fake_read(folder);
+    ls_spec spec = row->spec;
+    spec.level = spec.level == 0 ? 1 : spec.level;
+    spec.steps = 2;
+    ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
+    ls_verdict v = {0};
+    bool breaks = ls_protocol_breaks(&record, row->unasked ? NULL : &spec, &v);
+    ck_assert_msg(v.code == row->code && strstr(v.evidence, row->evidence) != NULL &&
+                      breaks == (row->code != LS_PASS),
+                  "row %d: %s", _i, v.evidence);
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+
+TEST(an_update_is_a_step_that_was_taken)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    const fake_step step[] = {{.step = 1}, {.step = 2, .skipped = 1}, {.step = 3}};
+    fake_rank(folder, 0, step, 3);
+    fake_rank(folder, 1, step, 3);
+    fake_outcome(folder, "done", -1, 0, 0, (const int[]){0, 0});
+    ls_record record = fake_read(folder);
+    static const struct {
+        int64_t update;
+        bool skipped;
+        const char *evidence;
+    } row[] = {{1, false, "rank=0: the dump of step 1 is missing or broken"},
+               {1, true, "the dump of step 2 is missing"},
+               {2, false, "the dump of step 3 is missing"},
+               {2, false, "rank 0 has no event of step 4"}};
+    for (int i = 0; i < 4; i++) {
+        ls_verdict v = {0};
+        int64_t update;
+        bool skipped;
+        ck_assert_ptr_null(ls_dumps_open_update(&record, i + 1, &update, &skipped, &v));
+        ck_assert_int_eq(update, row[i].update);
+        ck_assert_int_eq(skipped, row[i].skipped);
+        ck_assert_msg(v.code == LS_FAIL && strstr(v.evidence, row[i].evidence) != NULL, "%s",
+                      v.evidence);
+    }
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
 }
 
 TEST(the_first_bad_finding_stays)
