@@ -20,11 +20,12 @@
 #include "suite/run/command_line.h"
 
 /* The short form is to take at most 45 minutes of 2 idle cores; a fault that hangs is ended long
- * before. matrix_limit_s is for the other cases of a fault that its own case has caught: a fault
+ * before. foreign_limit_s: every rank of each job imports a framework, on a machine that others may
+ * use. matrix_limit_s is for the other cases of a fault that its own case has caught: a fault
  * that hangs every job would take the deadline of each, and cases not reached in time count as not
  * run. */
 static const double budget_s = 45 * 60, named_limit_s = 300, bench_limit_s = 900,
-                    list_limit_s = 1800, matrix_limit_s = 240;
+                    foreign_limit_s = 900, list_limit_s = 1800, matrix_limit_s = 240;
 
 enum { CLEAN_SHORT = 5, CLEAN_FULL = 100, CLEAN_MOST = 100000 };
 
@@ -255,15 +256,19 @@ static ls_status run_fault(detect *d, int index)
     path_in_build(d, plant, "emulated/lib", engines, sizeof engines);
     ls_text_put(directory, sizeof directory, "%s/faults/%s", d->directory, plant->name);
     path_in_build(d, plant, "lockstep", program, sizeof program);
-    ls_detect_child child = {.program = program,
-                             .wish = plant->patch ? NULL : plant->wish,
+    bool foreign = plant->foreign; /* in the normal build, against its own case alone */
+    ls_detect_child child = {.program = foreign ? d->program : program,
+                             .wish = plant->patch || foreign ? NULL : plant->wish,
                              .directory = directory,
+                             .subject = foreign ? plant->subject : NULL,
                              .bench = plant->bench[0] != '\0' ? plant->bench : NULL,
                              .case_id = plant->case_id,
                              .environment = plant->environment,
                              .engines = plant->device ? engines : NULL,
                              .seed = d->first_seed,
-                             .limit_s = plant->bench[0] != '\0' ? bench_limit_s : named_limit_s};
+                             .limit_s = foreign                   ? foreign_limit_s
+                                        : plant->bench[0] != '\0' ? bench_limit_s
+                                                                  : named_limit_s};
     ls_detect_outcome outcome;
     const ls_detect_result before = *r;
     *r = (ls_detect_result){.others = before.others, .others_asked = before.others_asked};
@@ -272,7 +277,7 @@ static ls_status run_fault(detect *d, int index)
     r->seconds = outcome.seconds;
     d->stopped = outcome.stopped;
     ls_detect_outcome_free(&outcome);
-    bool others = d->full ? !before.stale : !r->caught && !r->not_run;
+    bool others = !foreign && (d->full ? !before.stale : !r->caught && !r->not_run);
     if (others && !d->stopped && child.bench == NULL) {
         r->others = r->others_asked = 0;
         child.case_id = NULL;
@@ -335,11 +340,6 @@ static ls_status check_patched(const detect *d)
     return LS_OK;
 }
 
-static ls_detect_place place_of(const detect *d)
-{
-    return (ls_detect_place){d->program, d->directory, d->python, d->first_seed, d->full};
-}
-
 static ls_status run_faults(detect *d)
 {
     int number = 0, wanted = 0;
@@ -359,10 +359,7 @@ static ls_status run_faults(detect *d)
             printf("[%3d/%d] %s is not judged: %s\n", number, wanted, d->plants.plant[i].name,
                    why_not_judged(d, &d->plants.plant[i]));
         } else if (!ls_detect_kept(d->directory, d->full, &d->plants.plant[i], &d->result[i])) {
-            ls_detect_place place = place_of(d);
-            LS_TRY(foreign ? ls_detect_run_foreign(&place, &d->plants.plant[i], &d->result[i],
-                                                   &d->stopped)
-                           : run_fault(d, i));
+            LS_TRY(run_fault(d, i));
         }
         if (d->result[i].done) {
             printf("[%3d/%d] ", number, wanted);
@@ -375,65 +372,101 @@ static ls_status run_faults(detect *d)
 /* ---- clean passes ---------------------------------------------------------------------------- */
 
 /* A pass that did not finish is an alarm too, because it has shown nothing. */
-static ls_status run_clean(detect *d, uint64_t seed, ls_detect_clean *clean)
+static void judge_clean(const ls_detect_outcome *outcome, ls_detect_clean *clean)
 {
-    LS_TEXT(directory, 600, "%s/faults/%s", d->directory, clean->name);
-    ls_detect_child child = {.program = d->program,
-                             .directory = directory,
-                             .list = d->cases,
-                             .seed = seed,
-                             .limit_s = list_limit_s};
-    ls_detect_outcome outcome;
-    LS_TRY(ls_detect_run(&child, &outcome));
-    const ls_detect_verdict *alarm = ls_detect_alarm(&outcome);
-    clean->cases = outcome.count;
+    const ls_detect_verdict *alarm = ls_detect_alarm(outcome);
+    clean->cases = outcome->count;
     if (alarm != NULL) {
         ls_text_put(clean->where, sizeof clean->where, "%s", alarm->case_id);
         ls_text_put(clean->alarm, sizeof clean->alarm, "%s", alarm->evidence);
-    } else if (outcome.code != 0) {
+    } else if (outcome->code != 0) {
         ls_text_put(clean->where, sizeof clean->where, "(the whole pass)");
-        ls_text_put(clean->alarm, sizeof clean->alarm, "exit code %d after %.0f s", outcome.code,
-                    outcome.seconds);
+        ls_text_put(clean->alarm, sizeof clean->alarm, "exit code %d after %.0f s", outcome->code,
+                    outcome->seconds);
     }
+}
+
+/* Runs the right subject, unless an earlier start did, and keeps the result if no signal stopped
+ * the run; *seconds: how long it took, 0 for an earlier start. */
+static ls_status run_right(detect *d, ls_detect_child *child, ls_detect_clean *clean,
+                           double *seconds)
+{
+    LS_TEXT(directory, 700, "%s/faults/%s", d->directory, clean->name);
+    *seconds = 0;
+    if (ls_detect_kept_clean(d->directory, clean)) {
+        return LS_OK;
+    }
+    *clean = (ls_detect_clean){.name = clean->name, .subject = clean->subject};
+    ls_detect_outcome outcome;
+    child->program = d->program;
+    child->directory = directory;
+    LS_TRY(ls_detect_run(child, &outcome));
+    (child->subject == NULL ? judge_clean : ls_detect_judge_right)(&outcome, clean);
     d->stopped = outcome.stopped;
-    bool good = clean->where[0] == '\0';
-    ls_status status = LS_OK;
-    if (!d->stopped) {
-        printf("clean  seed %-6llu %d cases, %.1f s%s%s%s%s\n", (unsigned long long)seed,
-               outcome.count, outcome.seconds, good ? "" : ": ALARM ", clean->where,
-               good ? "" : ": ", clean->alarm);
-        fflush(stdout);
-        status = ls_detect_keep_clean(d->directory, clean);
-        if (good) {
-            ls_path_remove_tree(directory);
-        }
-    }
+    *seconds = outcome.seconds;
     ls_detect_outcome_free(&outcome);
-    return status;
+    if (!d->stopped && clean->where[0] == '\0') {
+        ls_path_remove_tree(directory);
+    }
+    return d->stopped ? LS_OK : ls_detect_keep_clean(d->directory, clean);
 }
 
 static ls_status run_cleans(detect *d)
 {
     for (int i = 0; i < d->clean && !d->stopped; i++) {
-        uint64_t seed = d->first_seed + (uint64_t)i;
-        LS_TEXT(name, 32, "clean-%llu", (unsigned long long)seed);
+        double seconds;
+        ls_detect_child child = {
+            .list = d->cases, .seed = d->first_seed + (uint64_t)i, .limit_s = list_limit_s};
+        LS_TEXT(name, 32, "clean-%llu", (unsigned long long)child.seed);
         ls_detect_clean clean = {.name = name, .subject = ""};
-        if (!ls_detect_kept_clean(d->directory, &clean)) {
-            clean = (ls_detect_clean){.name = name, .subject = ""};
-            LS_TRY(run_clean(d, seed, &clean));
+        LS_TRY(run_right(d, &child, &clean, &seconds));
+        bool good = clean.where[0] == '\0';
+        if (seconds > 0 && !d->stopped) {
+            printf("clean  seed %-6llu %d cases, %.1f s%s%s%s%s\n", (unsigned long long)child.seed,
+                   clean.cases, seconds, good ? "" : ": ALARM ", clean.where, good ? "" : ": ",
+                   clean.alarm);
+            fflush(stdout);
         }
         d->summary.clean += !d->stopped;
-        d->summary.clean_failed += !d->stopped && clean.where[0] != '\0';
+        d->summary.clean_failed += !d->stopped && !good;
     }
     return LS_OK;
 }
 
-/* ---- the right foreign trainer --------------------------------------------------------------- */
+/* ---- the right foreign trainers -------------------------------------------------------------- */
 
-/* Runs the trainer that the wrong ones were made from, once against each of their cases. */
+static ls_status run_right_of(detect *d, const ls_detect_plant *wrong)
+{
+    const char *right = ls_detect_right_of(wrong);
+    double seconds;
+    char subject[1600];
+    ls_detect_right_command(wrong, d->python, subject, sizeof subject);
+    LS_TEXT(name, 128, "clean-%s-%s", right[0] == 's' ? "script" : "foreign", wrong->case_id);
+    ls_detect_child child = {.subject = subject,
+                             .case_id = wrong->case_id,
+                             .seed = d->first_seed,
+                             .limit_s = foreign_limit_s};
+    ls_detect_clean clean = {.name = name, .subject = subject};
+    LS_TRY(run_right(d, &child, &clean, &seconds));
+    if (d->stopped) {
+        return LS_OK;
+    }
+    bool good = clean.where[0] == '\0';
+    printf("clean  %-17s %-34s %s%s\n", right, wrong->case_id,
+           clean.not_run ? "not run: "
+           : good        ? "pass"
+                         : "ALARM: ",
+           clean.alarm);
+    fflush(stdout);
+    d->summary.right++;
+    d->summary.right_failed += !good && !clean.not_run;
+    d->summary.right_not_run += clean.not_run;
+    return LS_OK;
+}
+
+/* Runs the trainers that the wrong ones were made from, once against each of their cases. */
 static ls_status run_rights(detect *d)
 {
-    ls_detect_place place = place_of(d);
     for (int i = 0; i < d->plants.count && d->python[0] != '\0' && !d->stopped; i++) {
         const ls_detect_plant *plant = &d->plants.plant[i];
         bool again = false;
@@ -444,7 +477,7 @@ static ls_status run_rights(detect *d)
                               strcmp(ls_detect_right_of(other), ls_detect_right_of(plant)) == 0);
         }
         if (plant->foreign && !again && is_wanted(d, plant)) {
-            LS_TRY(ls_detect_run_right(&place, plant, &d->summary, &d->stopped));
+            LS_TRY(run_right_of(d, plant));
         }
     }
     return LS_OK;

@@ -1,16 +1,9 @@
 #include "detect_internal.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "harness/process/proc.h"
 #include "kernels/core/text.h"
-#include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "kernels/core/path.h"
-
-/* Every rank of each job imports a framework, on a machine that others may use. */
-static const double foreign_limit_s = 900;
 
 /* ---- the rows of suite/peers/BASE.txt -------------------------------------------------------- */
 
@@ -58,47 +51,9 @@ ls_status ls_detect_read_foreign(const char *peers, ls_detect_list *out)
     return LS_OK;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- the right trainers ---------------------------------------------------------------------- */
 
-static ls_status run(const ls_detect_place *place, const char *name, const char *subject,
-                     const char *case_id, ls_detect_outcome *out)
-{
-    LS_TEXT(directory, 700, "%s/faults/%s", place->directory, name);
-    ls_detect_child child = {.program = place->program,
-                             .directory = directory,
-                             .subject = subject,
-                             .case_id = case_id,
-                             .seed = place->seed,
-                             .limit_s = foreign_limit_s};
-    return ls_detect_run(&child, out);
-}
-
-static void drop_folder(const ls_detect_place *place, const char *name)
-{
-    LS_TEXT(directory, 700, "%s/faults/%s", place->directory, name);
-    ls_path_remove_tree(directory);
-}
-
-ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,
-                                ls_detect_result *result, bool *stopped)
-{
-    ls_detect_outcome outcome;
-    LS_TRY(run(place, plant->name, plant->subject, plant->case_id, &outcome));
-    *result = (ls_detect_result){.done = !outcome.stopped, .seconds = outcome.seconds};
-    ls_detect_judge(plant, &outcome, result);
-    *stopped = outcome.stopped;
-    ls_detect_outcome_free(&outcome);
-    if (*stopped) {
-        return LS_OK;
-    }
-    if (result->caught) {
-        drop_folder(place, plant->name);
-    }
-    return ls_detect_keep(place->directory, place->full, plant, result);
-}
-
-/* PASS in every case. An alarm needs a FAIL or WEAK: all else was not run. */
-static void judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean)
+void ls_detect_judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean)
 {
     const ls_detect_verdict *bad = ls_detect_alarm(outcome);
     bool good = bad == NULL && outcome->count > 0 && outcome->code == 0;
@@ -122,38 +77,9 @@ const char *ls_detect_right_of(const ls_detect_plant *wrong)
     return wrong->base == adapted ? "script/adapted.py" : "pytorch_train.py";
 }
 
-ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
-                              ls_detect_summary *summary, bool *stopped)
+void ls_detect_right_command(const ls_detect_plant *wrong, const char *python, char *text,
+                             size_t bytes)
 {
-    const char *right = ls_detect_right_of(wrong);
     int folder = (int)(strstr(wrong->script, "mistakes.py ") - wrong->script);
-    LS_TEXT(subject, 1600, "%s %.*s%s", place->python, folder, wrong->script, right);
-    LS_TEXT(name, 128, "clean-%s-%s", wrong->base == adapted ? "script" : "foreign",
-            wrong->case_id);
-    ls_detect_clean clean = {.name = name, .subject = subject};
-    if (!ls_detect_kept_clean(place->directory, &clean)) {
-        ls_detect_outcome outcome;
-        LS_TRY(run(place, name, subject, wrong->case_id, &outcome));
-        judge_right(&outcome, &clean);
-        *stopped = outcome.stopped;
-        ls_detect_outcome_free(&outcome);
-        if (*stopped) {
-            return LS_OK;
-        }
-        LS_TRY(ls_detect_keep_clean(place->directory, &clean));
-    }
-    bool good = clean.where[0] == '\0';
-    if (good) {
-        drop_folder(place, name);
-    }
-    printf("clean  %-17s %-34s %s%s\n", right, wrong->case_id,
-           clean.not_run ? "not run: "
-           : good        ? "pass"
-                         : "ALARM: ",
-           clean.alarm);
-    fflush(stdout);
-    summary->right++;
-    summary->right_failed += !good && !clean.not_run;
-    summary->right_not_run += clean.not_run;
-    return LS_OK;
+    ls_text_put(text, bytes, "%s %.*s%s", python, folder, wrong->script, ls_detect_right_of(wrong));
 }

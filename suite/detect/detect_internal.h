@@ -155,27 +155,19 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
 /* Reads the result for `name` and `subject` of *clean; false when there is none. */
 bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
 
-/* ---- detect_foreign.c: wrong trainers in another framework, and the right one ---------------- */
+/* ---- detect_foreign.c: wrong trainers in another framework, and the right ones --------------- */
 
 /* Appends the wrong trainers of suite/peers, whose rows mistakes.py there explains. LS_ERR_USAGE
  * for a malformed row. */
 ls_status ls_detect_read_foreign(const char *peers, ls_detect_list *out);
-/* How foreign trainers are run. */
-typedef struct ls_detect_place {
-    const char *program, *directory; /* lockstep; the run's folder */
-    const char *python;
-    uint64_t seed;
-    bool full;
-} ls_detect_place;
-/* Runs a wrong trainer against its case and keeps the result unless a signal stopped the run. */
-ls_status ls_detect_run_foreign(const ls_detect_place *place, const ls_detect_plant *plant,
-                                ls_detect_result *result, bool *stopped);
 /* The trainer in suite/peers that a wrong one was made from. */
 const char *ls_detect_right_of(const ls_detect_plant *wrong);
-/* Runs the right trainer against the case of a wrong one, or reads
- * the result of an earlier start: it must pass. Prints the result and adds it to the summary. */
-ls_status ls_detect_run_right(const ls_detect_place *place, const ls_detect_plant *wrong,
-                              ls_detect_summary *summary, bool *stopped);
+/* Its command, by that interpreter. */
+void ls_detect_right_command(const ls_detect_plant *wrong, const char *python, char *text,
+                             size_t bytes);
+/* Judges its run against a case, which it must pass. An alarm needs a FAIL or WEAK: all else was
+ * not run. */
+void ls_detect_judge_right(const ls_detect_outcome *outcome, ls_detect_clean *clean);
 
 /* ---- detect_table.c: printed and written results --------------------------------------------- */
 
