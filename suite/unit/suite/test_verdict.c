@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 #include "suite/run/headline.h"
@@ -193,6 +194,106 @@ TEST(an_update_is_a_step_that_was_taken)
         ck_assert_msg(v.code == LS_FAIL && strstr(v.evidence, row[i].evidence) != NULL, "%s",
                       v.evidence);
     }
+    ls_record_free(&record);
+    ls_path_remove_tree(folder);
+}
+
+/* Dumps of two steps: the second begins with what the first ended with. */
+static const struct followed {
+    const char *next, *param; /* tensors' names in the first and in the second step */
+    ls_dtype held;            /* in the second; the first ends with f32 */
+    float value;              /* the first ends with 1 */
+    const char *evidence;     /* "": nothing is wrong, or it cannot be compared */
+} followed[] = {
+    {"next/w", "param/w", LS_F32, 1, ""},
+    {"next/w", "param/w", LS_F32, 2, "step 2 begins with another w than step 1 ended with"},
+    {"next/u", "param/w", LS_F32, 2, ""},
+    {"next/w", "param/u", LS_F32, 2, ""},
+    {"next/w", "param/w", LS_I32, 2, ""},
+};
+
+ROWS_TEST(steps_follow_each_other, followed)
+{
+    const struct followed *row = &followed[_i];
+    char folder[64];
+    const ls_shape shape = {1, {1}};
+    const float one = 1;
+    fake_folder(folder, sizeof folder);
+    ls_record job = {.world = 1};
+    ls_text_put(job.directory, sizeof job.directory, "%s", folder);
+    ls_verdict alone = {0}, v = {0};
+    LS_TEXT(dumps, 100, "%s/dump", folder);
+    ck_assert_int_eq(mkdir(dumps, 0777), 0);
+    for (int step = 1; step <= 2; step++) {
+        char path[700];
+        ls_safetensors_writer *writer;
+        ls_dumps_path(&job, step, 0, path, sizeof path);
+        ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+        ls_safetensors_metadata(writer, "step", "%d", step);
+        ls_safetensors_add(writer, step == 1 ? row->next : row->param,
+                           step == 1 ? LS_F32 : row->held, &shape, step == 1 ? &one : &row->value);
+        if (step == 2) {
+            ls_safetensors_add(writer, "next/w", LS_F32, &shape, &one);
+        }
+        ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    }
+    ls_dumps_follow(&job, 1, &alone); /* of the step before there is no dump */
+    ls_dumps_follow(&job, 2, &v);
+    ck_assert_int_eq(alone.code, LS_PASS);
+    ck_assert_msg(v.code == (row->evidence[0] == '\0' ? LS_PASS : LS_FAIL) &&
+                      strstr(v.evidence, row->evidence) != NULL,
+                  "row %d: %s", _i, v.evidence);
+    ls_path_remove_tree(folder);
+}
+
+/* What a job would leave, by its events or else by its command. */
+static const struct announced {
+    const char *options, *command;
+    int announced, steps;
+    const char *missing, *save; /* "": there is none */
+} announced[] = {
+    {"", "\"trainer\"", 0, 0, "", ""},
+    {"", "\"trainer\",\"--dump-steps\",\"1,3\",\"--dump-ranks=all\",\"--save=x.pth\"", 4, 2,
+     "dump/step000001.rank0.safetensors", "x.pth"},
+    {"", "\"trainer\",\"--dump-steps=3,9\",\"--save-dir\",\"/nowhere\",\"4\"", 1, 1,
+     "dump/step000003.rank0.safetensors", "/nowhere/last.safetensors"},
+    {"\"dump_steps\":[2],\"dump-ranks\":\"all\"", "\"trainer\",\"--dump-steps=1,3\"", 2, 1,
+     "dump/step000002.rank0.safetensors", ""},
+    {"\"dump-steps\":2,\"dump-ranks\":0,\"save\":\"\"", "\"trainer\",\"--save=x.pth\"", 1, 1,
+     "dump/step000002.rank0.safetensors", ""},
+    {"\"dump-steps\":\"0,1\"", "\"trainer\"", 0, 0, "", ""},
+};
+
+ROWS_TEST(what_is_announced_may_be_missing, announced)
+{
+    const struct announced *row = &announced[_i];
+    char folder[64], path[700];
+    fake_folder(folder, sizeof folder);
+    for (int k = 0; k < 2; k++) {
+        LS_TEXT(name, 32, "rank%d.jsonl", k);
+        FILE *file = fake_open(folder, name);
+        fprintf(file, "{\"event\":\"start\",\"schema\":1,\"options\":{%s}}\n", row->options);
+        for (int i = 1; i <= 3; i++) {
+            fprintf(file, "{\"event\":\"step\",\"step\":%d}\n", i);
+        }
+        fclose(file);
+    }
+    FILE *file = fake_open(folder, "job.json");
+    fprintf(file,
+            "{\"schema\":1,\"facts\":{\"world\":2},\"command\":[%s],\"outcome\":{\"state\":"
+            "\"done\",\"ranks\":[{\"rank\":0,\"code\":0},{\"rank\":1,\"code\":0}]}}\n",
+            row->command);
+    fclose(file);
+    ls_record record = fake_read(folder);
+    ls_announced_dumps dumps = ls_announced_dumps_of(&record);
+    ck_assert_int_eq(dumps.announced, row->announced);
+    ck_assert_int_eq(dumps.there, 0);
+    ck_assert_int_eq(dumps.step_count, row->steps);
+    ck_assert_str_eq(dumps.missing, row->missing);
+    bool missing = ls_announced_save_missing(&record, path, sizeof path);
+    ck_assert_msg(missing == (row->save[0] != '\0') && (!missing || strcmp(path, row->save) == 0),
+                  "row %d: %s", _i, path);
+    free(dumps.step);
     ls_record_free(&record);
     ls_path_remove_tree(folder);
 }
