@@ -72,7 +72,7 @@ bool ls_events_enabled(const ls_events *events)
     return events != NULL && events->descriptor >= 0;
 }
 
-static cJSON *begin_event(const char *name)
+cJSON *ls_events_begin(const char *name)
 {
     cJSON *event = cJSON_CreateObject();
     LS_MEMORY(event != NULL);
@@ -80,17 +80,27 @@ static cJSON *begin_event(const char *name)
     return event;
 }
 
-static ls_status finish_event(ls_events *events, cJSON *event)
+ls_status ls_events_write_line(ls_events *events, cJSON *event)
 {
-    ls_status status = ls_json_append_line(events->descriptor, events->path, event);
+    ls_status status = ls_events_enabled(events)
+                           ? ls_json_append_line(events->descriptor, events->path, event)
+                           : LS_OK;
     cJSON_Delete(event);
     return status;
 }
 
-static void add_hex64(cJSON *object, const char *name, uint64_t value)
+void ls_events_add_hex(cJSON *object, const char *name, uint64_t value)
 {
     LS_TEXT(text, 24, "%016" PRIx64, value);
     cJSON_AddStringToObject(object, name, text);
+}
+
+/* Nothing for a text that is NULL. */
+static void add_some(cJSON *object, const char *name, const char *text)
+{
+    if (text != NULL) {
+        cJSON_AddStringToObject(object, name, text);
+    }
 }
 
 /* products: the plan's own description, or NULL. */
@@ -104,12 +114,8 @@ static void add_info(cJSON *event, const ls_backend_info *info, const ls_options
     cJSON_AddNumberToObject(event, "threads", info->threads);
     cJSON_AddBoolToObject(event, "host_memory", info->host_memory);
     cJSON_AddBoolToObject(event, "half_emulated", ls_device_emulates(info, half));
-    if (products[0] != '\0') {
-        cJSON_AddStringToObject(event, "half_products", products);
-    }
-    if (info->half_units[0] != '\0') {
-        cJSON_AddStringToObject(event, "half_units", info->half_units);
-    }
+    add_some(event, "half_products", products[0] != '\0' ? products : NULL);
+    add_some(event, "half_units", info->half_units[0] != '\0' ? info->half_units : NULL);
 }
 
 /* Algorithm, protocol, channels, network: as this rank's engine found them. */
@@ -127,10 +133,7 @@ static void add_nccl_variables(cJSON *event)
 
 ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("start");
+    cJSON *event = ls_events_begin("start");
     cJSON_AddNumberToObject(event, "schema", 1);
     cJSON_AddStringToObject(event, "subject", "lockstep-train");
     cJSON_AddStringToObject(event, "version", LS_VERSION);
@@ -140,59 +143,44 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     cJSON_AddNumberToObject(event, "local_world", start->local_world);
     cJSON_AddNumberToObject(event, "node", start->node);
     cJSON_AddNumberToObject(event, "pid", (double)getpid());
-    if (start->backend != NULL) {
-        cJSON_AddStringToObject(event, "backend", start->backend);
-    }
+    add_some(event, "backend", start->backend);
     if (start->info != NULL) {
         add_info(event, start->info, start->options, start->products);
     }
-    if (start->engine != NULL) {
-        cJSON_AddStringToObject(event, "engine", start->engine);
-    }
-    if (start->engine_text != NULL) {
-        cJSON_AddStringToObject(event, "engine_text", start->engine_text);
-    }
+    add_some(event, "engine", start->engine);
+    add_some(event, "engine_text", start->engine_text);
     if (start->engine != NULL && strcmp(start->engine, "nccl") == 0) {
         add_nccl_variables(event);
     }
-    if (start->transport != NULL) {
-        cJSON_AddStringToObject(event, "transport", start->transport);
-    }
+    add_some(event, "transport", start->transport);
     cJSON_AddNumberToObject(event, "first_step", (double)start->first_step);
     cJSON_AddNumberToObject(event, "param_elements", (double)start->param_elements);
     if (start->network_digest != 0) {
-        add_hex64(event, "network_digest", start->network_digest);
+        ls_events_add_hex(event, "network_digest", start->network_digest);
     }
     cJSON_AddNumberToObject(event, "activation_bytes", (double)start->activation_bytes);
     cJSON_AddNumberToObject(event, "workspace_bytes", (double)start->workspace_bytes);
     if (start->memory != NULL) {
         cJSON_AddItemToObject(event, "memory", cJSON_Duplicate(start->memory, true));
     }
-    if (start->fusions != NULL) {
-        cJSON_AddStringToObject(event, "fusions", start->fusions);
-    }
-    if (start->layout != NULL) {
-        cJSON_AddStringToObject(event, "layout", start->layout);
-    }
+    add_some(event, "fusions", start->fusions);
+    add_some(event, "layout", start->layout);
     if (start->tells_graph && start->no_graph == NULL) {
         cJSON_AddTrueToObject(event, "cuda_graph");
     } else if (start->tells_graph) {
         cJSON_AddStringToObject(event, "cuda_graph", start->no_graph);
     }
     cJSON_AddItemToObject(event, "options", ls_options_json(start->options));
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
                                   const ls_bucket_layout *layout, const ls_network *network)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("buckets");
+    cJSON *event = ls_events_begin("buckets");
     cJSON_AddNumberToObject(event, "iteration", (double)iteration);
     cJSON_AddBoolToObject(event, "delayed", layout->delayed);
-    add_hex64(event, "digest", ls_buckets_digest(layout));
+    ls_events_add_hex(event, "digest", ls_buckets_digest(layout));
     cJSON *list = cJSON_AddArrayToObject(event, "buckets");
     for (int b = 0; b < layout->bucket_count; b++) {
         const ls_bucket *bucket = &layout->bucket[b];
@@ -206,32 +194,35 @@ ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
             cJSON_AddItemToArray(names, cJSON_CreateString(param->name));
         }
     }
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_graph(ls_events *events, int64_t step, const char *why)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("graph");
+    cJSON *event = ls_events_begin("graph");
     cJSON_AddNumberToObject(event, "step", (double)step);
     cJSON_AddStringToObject(event, "cuda_graph", why);
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
-static void add_digests(cJSON *event, const ls_events_step *step)
+const char *ls_events_group_name(ls_digest_group group)
 {
     static const char *const names[] = {
         [LS_DIGEST_GROUP_PARAM] = "param",   [LS_DIGEST_GROUP_MASTER] = "master",
         [LS_DIGEST_GROUP_STATE] = "state",   [LS_DIGEST_GROUP_SCALER] = "scaler",
         [LS_DIGEST_GROUP_BUFFER] = "buffer", [LS_DIGEST_GROUP_GRAD] = "grad",
     };
+    return names[group];
+}
+
+static void add_digests(cJSON *event, const ls_events_step *step)
+{
     cJSON *digest = NULL;
     for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
         if (step->digest.given[i]) {
             digest = digest != NULL ? digest : cJSON_AddObjectToObject(event, "digest");
-            add_hex64(digest, names[i], step->digest.value[i]);
+            ls_events_add_hex(digest, ls_events_group_name((ls_digest_group)i),
+                              step->digest.value[i]);
         }
     }
 }
@@ -275,10 +266,7 @@ static void add_losses(cJSON *event, const ls_events_step *step)
 
 ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("step");
+    cJSON *event = ls_events_begin("step");
     LS_TEXT(bits, 16, "0x%08" PRIx32, ls_half_bits_of_f32(step->loss));
     cJSON_AddNumberToObject(event, "step", (double)step->step);
     if (step->joined) {
@@ -314,7 +302,7 @@ ls_status ls_events_write_step(ls_events *events, const ls_events_step *step)
     add_losses(event, step);
     add_digests(event, step);
     add_times(event, step);
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
 static void add_score(cJSON *event, const char *name, const ls_events_score *score)
@@ -336,10 +324,7 @@ ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
                                 const ls_events_score *train, const ls_events_score *val,
                                 const ls_events_score *own, double seconds)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("epoch");
+    cJSON *event = ls_events_begin("epoch");
     cJSON_AddNumberToObject(event, "epoch", (double)epoch);
     cJSON_AddNumberToObject(event, "step", (double)step);
     add_score(event, "train", train);
@@ -348,36 +333,21 @@ ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
     if (val != NULL) {
         cJSON_AddNumberToObject(event, "seconds", seconds);
     }
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_unsupported(ls_events *events, const char *option, const char *why)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("unsupported");
+    cJSON *event = ls_events_begin("unsupported");
     cJSON_AddNumberToObject(event, "schema", 1); /* it may be the first line */
     cJSON_AddStringToObject(event, "option", option);
     cJSON_AddStringToObject(event, "why", why);
-    return finish_event(events, event);
-}
-
-static void add_finite(cJSON *to, const char *name, double value)
-{
-    if (isfinite(value)) {
-        cJSON_AddNumberToObject(to, name, value);
-    } else {
-        cJSON_AddNullToObject(to, name);
-    }
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("audit");
+    cJSON *event = ls_events_begin("audit");
     cJSON_AddNumberToObject(event, "step", (double)audit->step);
     cJSON_AddNumberToObject(event, "outputs", (double)audit->outputs);
     cJSON_AddNumberToObject(event, "elements", (double)audit->elements);
@@ -387,25 +357,22 @@ ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit)
     cJSON_AddStringToObject(worst, "operation", audit->operation);
     cJSON_AddStringToObject(worst, "output", audit->output);
     cJSON_AddNumberToObject(worst, "index", (double)audit->index);
-    add_finite(worst, "ratio", audit->ratio);
-    add_finite(worst, "got", audit->got);
-    add_finite(worst, "wanted", audit->wanted);
-    add_finite(worst, "limit", audit->limit);
+    ls_json_add_number(worst, "ratio", audit->ratio);
+    ls_json_add_number(worst, "got", audit->got);
+    ls_json_add_number(worst, "wanted", audit->wanted);
+    ls_json_add_number(worst, "limit", audit->limit);
     if (audit->has_batch) {
-        add_hex64(event, "batch", audit->batch);
+        ls_events_add_hex(event, "batch", audit->batch);
     }
-    add_finite(event, "ms", audit->ms);
-    add_finite(event, "usual_ms", audit->usual_ms);
-    return finish_event(events, event);
+    ls_json_add_number(event, "ms", audit->ms);
+    ls_json_add_number(event, "usual_ms", audit->usual_ms);
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events_span *span,
                                 int count)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("trace");
+    cJSON *event = ls_events_begin("trace");
     cJSON_AddNumberToObject(event, "step", (double)step);
     cJSON *spans = cJSON_AddArrayToObject(event, "spans");
     for (int i = 0; i < count; i++) {
@@ -415,27 +382,15 @@ ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events
         cJSON_AddNumberToObject(item, "from_ns", (double)span[i].from_ns);
         cJSON_AddNumberToObject(item, "to_ns", (double)span[i].to_ns);
     }
-    return finish_event(events, event);
-}
-
-ls_status ls_events_write_observed(ls_events *events, cJSON *event)
-{
-    if (!ls_events_enabled(events)) {
-        cJSON_Delete(event);
-        return LS_OK;
-    }
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }
 
 ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped)
 {
-    if (!ls_events_enabled(events)) {
-        return LS_OK;
-    }
-    cJSON *event = begin_event("end");
+    cJSON *event = ls_events_begin("end");
     cJSON_AddNumberToObject(event, "step", (double)step);
     cJSON_AddNumberToObject(event, "code", status);
     cJSON_AddStringToObject(event, "status", ls_status_name(status));
     cJSON_AddNumberToObject(event, "skipped", (double)skipped);
-    return finish_event(events, event);
+    return ls_events_write_line(events, event);
 }

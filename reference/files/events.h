@@ -145,12 +145,63 @@ typedef struct ls_events_audit {
  * that are not finite are null; no "batch" where the host does not hold it (--resident). */
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
 
-/* A line of a job under `lockstep observe` (train/journal.h), which is freed. */
+/* A line of its own, such as those of a job under `lockstep observe` (train/journal.h); frees it.
+ */
 struct cJSON;
-ls_status ls_events_write_observed(ls_events *events, struct cJSON *event);
+struct cJSON *ls_events_begin(const char *name); /* {"event":name} */
+/* As 16 hexadecimal digits. */
+void ls_events_add_hex(struct cJSON *object, const char *name, uint64_t value);
+ls_status ls_events_write_line(ls_events *events, struct cJSON *event);
+/* "param", "master", ...: the names of groups of digests. */
+const char *ls_events_group_name(ls_digest_group group);
 
 /* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.
  */
 ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped);
+
+/* ---- training curves ------------------------------------------------------------------------- */
+
+/* Training curves for TensorBoard: <directory>/events.out.tfevents.<seconds>.<host>.<pid>, written
+ * by rank 0. A TFRecord file: each record is {u64 length, u32 masked crc32c of the length, data,
+ * u32 masked crc32c of the data}, little-endian, mask(c) = rotate_right(c, 15) + 0xa282ead8; the
+ * data is a tensorflow.Event in protobuf wire format. */
+
+typedef struct ls_tensorboard ls_tensorboard;
+
+/* Makes the directory where it is missing and writes the version record. */
+ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out);
+void ls_tensorboard_close(ls_tensorboard *board); /* NULL is allowed */
+
+typedef struct ls_tensorboard_scalar {
+    const char *tag; /* NULL: left out */
+    float value;
+} ls_tensorboard_scalar;
+/* One event with the scalars, one write. NULL board: does nothing. A full disk is LS_ERR_INFRA. */
+ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
+                               const ls_tensorboard_scalar *scalar, int count);
+
+/* CRC-32C (Castagnoli, reflected 0x82f63b78) and its mask, for readers. */
+uint32_t ls_tensorboard_crc32c(const void *data, size_t bytes);
+uint32_t ls_tensorboard_mask(uint32_t crc);
+
+/* ---- MLPerf's log ---------------------------------------------------------------------------- */
+
+/* MLPerf's training log: lines ":::MLLOG {...}" as mlperf_logging.mllog writes them, one write
+ * each: namespace, time_ms, event_type, key, value and metadata. Rank 0 writes them. A full disk is
+ * LS_ERR_INFRA. */
+
+typedef struct ls_mllog ls_mllog;
+
+/* path "-": standard output. append: lines are added, as a resumed run does; else the file is begun
+ * anew. LS_ERR_USAGE, logged, where it cannot be written. */
+ls_status ls_mllog_open(const char *path, bool append, ls_mllog **out);
+void ls_mllog_close(ls_mllog *log); /* NULL is allowed */
+
+/* Every call does nothing where log is NULL. epoch: metadata's epoch_num; 0: none. */
+ls_status ls_mllog_interval(ls_mllog *log, const char *key, bool begins, int64_t epoch);
+ls_status ls_mllog_number(ls_mllog *log, const char *key, double value, int64_t epoch);
+ls_status ls_mllog_text(ls_mllog *log, const char *key, const char *value);
+/* The end of the run: metadata's status is "success" or "aborted". */
+ls_status ls_mllog_stop(ls_mllog *log, bool success);
 
 #endif

@@ -1,8 +1,9 @@
-#include "mllog.h"
+#include "events.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -50,10 +51,14 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Takes `value`. status NULL: no such metadata. */
+/* Nothing where log is NULL. Takes `value`. status NULL: no such metadata. */
 static ls_status write_line(ls_mllog *log, const char *type, const char *key, cJSON *value,
                             int64_t epoch, const char *status)
 {
+    if (log == NULL) {
+        cJSON_Delete(value);
+        return LS_OK;
+    }
     cJSON *event = cJSON_CreateObject();
     cJSON_AddStringToObject(event, "namespace", "");
     cJSON_AddNumberToObject(event, "time_ms", (double)now_ms());
@@ -71,48 +76,33 @@ static ls_status write_line(ls_mllog *log, const char *type, const char *key, cJ
     }
     char *text = cJSON_PrintUnformatted(event), *line = NULL;
     cJSON_Delete(event);
-    size_t bytes = text != NULL ? strlen(text) + sizeof ":::MLLOG \n" : 0;
-    line = text != NULL ? malloc(bytes) : NULL;
-    ls_status written = LS_ERR_INFRA;
-    if (line != NULL) {
-        ls_text_put(line, bytes, ":::MLLOG %s\n", text);
-        written = ls_file_write(log->descriptor, log->path, line, strlen(line));
-    } else {
-        ls_log_error("no memory for a line of the MLPerf log");
-    }
-    free(line);
+    LS_MEMORY(text != NULL);
+    int bytes = asprintf(&line, ":::MLLOG %s\n", text);
     cJSON_free(text);
+    LS_TRY_MEMORY(bytes >= 0, "a line of the MLPerf log");
+    ls_status written = ls_file_write(log->descriptor, log->path, line, (size_t)bytes);
+    free(line);
     return written;
 }
 
-ls_status ls_mllog_start(ls_mllog *log, const char *key, int64_t epoch)
+ls_status ls_mllog_interval(ls_mllog *log, const char *key, bool begins, int64_t epoch)
 {
-    return log == NULL ? LS_OK
-                       : write_line(log, "INTERVAL_START", key, cJSON_CreateNull(), epoch, NULL);
-}
-
-ls_status ls_mllog_end(ls_mllog *log, const char *key, int64_t epoch)
-{
-    return log == NULL ? LS_OK
-                       : write_line(log, "INTERVAL_END", key, cJSON_CreateNull(), epoch, NULL);
+    return write_line(log, begins ? "INTERVAL_START" : "INTERVAL_END", key, cJSON_CreateNull(),
+                      epoch, NULL);
 }
 
 ls_status ls_mllog_number(ls_mllog *log, const char *key, double value, int64_t epoch)
 {
-    return log == NULL
-               ? LS_OK
-               : write_line(log, "POINT_IN_TIME", key, cJSON_CreateNumber(value), epoch, NULL);
+    return write_line(log, "POINT_IN_TIME", key, cJSON_CreateNumber(value), epoch, NULL);
 }
 
 ls_status ls_mllog_text(ls_mllog *log, const char *key, const char *value)
 {
-    return log == NULL ? LS_OK
-                       : write_line(log, "POINT_IN_TIME", key, cJSON_CreateString(value), 0, NULL);
+    return write_line(log, "POINT_IN_TIME", key, cJSON_CreateString(value), 0, NULL);
 }
 
 ls_status ls_mllog_stop(ls_mllog *log, bool success)
 {
-    return log == NULL ? LS_OK
-                       : write_line(log, "INTERVAL_END", "run_stop", cJSON_CreateNull(), 0,
-                                    success ? "success" : "aborted");
+    return write_line(log, "INTERVAL_END", "run_stop", cJSON_CreateNull(), 0,
+                      success ? "success" : "aborted");
 }

@@ -143,11 +143,6 @@ const ls_pickle_value *ls_pickle_get_integer(const ls_pickle_value *dict, int64_
     return NULL;
 }
 
-const char *ls_pickle_name(const ls_pickle_value *name)
-{
-    return name->text;
-}
-
 /* ---- the stack ------------------------------------------------------------------------------- */
 
 static void push(ls_pickle *p, ls_pickle_value *value)
@@ -156,20 +151,20 @@ static void push(ls_pickle *p, ls_pickle_value *value)
     p->stack[p->depth++] = value;
 }
 
-/* The lowest depth to which values may be taken. */
-static int floor_of(const ls_pickle *p)
+/* Whether so many values lie above the last mark; else refused. */
+static bool has_values(ls_pickle *p, int count)
 {
-    return p->marks > 0 ? p->mark[p->marks - 1] : 0;
+    bool has = p->depth - (p->marks > 0 ? p->mark[p->marks - 1] : 0) >= count;
+    if (!has) {
+        ls_pickle_refuse(p, "its pickle takes a value where there is none");
+    }
+    return has;
 }
 
 /* NULL, refused: the stack is empty. */
 static ls_pickle_value *pop(ls_pickle *p)
 {
-    if (p->depth <= floor_of(p)) {
-        ls_pickle_refuse(p, "its pickle takes a value where there is none");
-        return NULL;
-    }
-    return p->stack[--p->depth];
+    return has_values(p, 1) ? p->stack[--p->depth] : NULL;
 }
 
 static ls_pickle_value *top(ls_pickle *p)
@@ -268,8 +263,9 @@ static void push_long(ls_pickle *p, int length_bytes)
     push_integer(p, (int64_t)number);
 }
 
-static void push_double(ls_pickle *p)
+static void push_double(ls_pickle *p, int unused)
 {
+    (void)unused;
     const unsigned char *from = take(p, 8);
     uint64_t bits = 0;
     for (int i = 0; from != NULL && i < 8; i++) {
@@ -320,16 +316,18 @@ static bool take_line(ls_pickle *p, char line[NAME_BYTES])
     return true;
 }
 
-static void read_name(ls_pickle *p)
+static void read_name(ls_pickle *p, int unused)
 {
+    (void)unused;
     char module[NAME_BYTES], name[NAME_BYTES];
     if (take_line(p, module) && take_line(p, name)) {
         push_name(p, module, name);
     }
 }
 
-static void read_stacked_name(ls_pickle *p)
+static void read_stacked_name(ls_pickle *p, int unused)
 {
+    (void)unused;
     const ls_pickle_value *name = pop(p), *module = pop(p);
     if (!ls_pickle_is(name, LS_PICKLE_TEXT) || !ls_pickle_is(module, LS_PICKLE_TEXT)) {
         ls_pickle_refuse(p, "its pickle names a class by something else than text");
@@ -338,8 +336,9 @@ static void read_stacked_name(ls_pickle *p)
     push_name(p, module->text, name->text);
 }
 
-static void call(ls_pickle *p)
+static void call(ls_pickle *p, int unused)
 {
+    (void)unused;
     ls_pickle_value *arguments = pop(p), *function = pop(p), *value = NULL;
     if (!ls_pickle_is(arguments, LS_PICKLE_TUPLE) || !ls_pickle_is(function, LS_PICKLE_NAME)) {
         ls_pickle_refuse(p, "its pickle calls something that has no name");
@@ -372,8 +371,9 @@ static void call(ls_pickle *p)
 }
 
 /* What objects and OrderedDicts have in addition to their items (torch: _metadata) is not used. */
-static void build(ls_pickle *p)
+static void build(ls_pickle *p, int unused)
 {
+    (void)unused;
     const ls_pickle_value *state = pop(p), *object = top(p);
     if (state != NULL && object != NULL && object->kind != LS_PICKLE_DICT &&
         object->kind != LS_PICKLE_OBJECT && object->kind != LS_PICKLE_TENSOR) {
@@ -381,8 +381,9 @@ static void build(ls_pickle *p)
     }
 }
 
-static void read_persistent(ls_pickle *p)
+static void read_persistent(ls_pickle *p, int unused)
 {
+    (void)unused;
     const ls_pickle_value *id = pop(p);
     if (id != NULL) {
         ls_pickle_value *value = new_value(p, LS_PICKLE_STORED);
@@ -396,8 +397,7 @@ static void read_persistent(ls_pickle *p)
 static void push_tuple(ls_pickle *p, int count)
 {
     ls_pickle_value *tuple = new_value(p, LS_PICKLE_TUPLE);
-    if (p->depth - floor_of(p) < count) {
-        ls_pickle_refuse(p, "its pickle takes a value where there is none");
+    if (!has_values(p, count)) {
         return;
     }
     for (int i = 0; i < count; i++) {
@@ -407,8 +407,9 @@ static void push_tuple(ls_pickle *p, int count)
     push(p, tuple);
 }
 
-static void push_marked_tuple(ls_pickle *p)
+static void push_marked_tuple(ls_pickle *p, int unused)
 {
+    (void)unused;
     int count = 0, from = pop_mark(p, &count);
     if (from >= 0) {
         p->depth += count;
@@ -417,12 +418,12 @@ static void push_marked_tuple(ls_pickle *p)
 }
 
 /* Adds `count` values, which begin at stack[from], to the list or dict below them. */
-static void add_all(ls_pickle *p, ls_pickle_kind kind, int from, int count)
+static void add_all(ls_pickle *p, int kind, int from, int count)
 {
     p->depth = from;
     ls_pickle_value *to = top(p);
-    bool sets = ls_pickle_is(to, LS_PICKLE_OBJECT);
-    if (to == NULL || (to->kind != kind && !sets) || (kind == LS_PICKLE_DICT && count % 2 != 0)) {
+    bool sets = ls_pickle_is(to, LS_PICKLE_OBJECT), pairs = kind == LS_PICKLE_DICT;
+    if (to == NULL || ((int)to->kind != kind && !sets) || (pairs && count % 2 != 0)) {
         ls_pickle_refuse(p, "its pickle adds items to something that holds none");
         return;
     }
@@ -431,16 +432,16 @@ static void add_all(ls_pickle *p, ls_pickle_kind kind, int from, int count)
     }
 }
 
-static void add_some(ls_pickle *p, ls_pickle_kind kind, int count)
+/* An item, or a key and its value. */
+static void add_one(ls_pickle *p, int kind)
 {
-    if (p->depth - floor_of(p) < count) {
-        ls_pickle_refuse(p, "its pickle takes a value where there is none");
-        return;
+    int count = kind == LS_PICKLE_DICT ? 2 : 1;
+    if (has_values(p, count)) {
+        add_all(p, kind, p->depth - count, count);
     }
-    add_all(p, kind, p->depth - count, count);
 }
 
-static void add_marked(ls_pickle *p, ls_pickle_kind kind)
+static void add_marked(ls_pickle *p, int kind)
 {
     int count = 0, from = pop_mark(p, &count);
     if (from >= 0) {
@@ -450,8 +451,10 @@ static void add_marked(ls_pickle *p, ls_pickle_kind kind)
 
 /* ---- the memo -------------------------------------------------------------------------------- */
 
-static void memoize(ls_pickle *p, uint64_t index)
+/* bytes: of its number; 0: the next. */
+static void memoize(ls_pickle *p, int bytes)
 {
+    uint64_t index = bytes > 0 ? take_number(p, bytes) : (uint64_t)p->memoized++;
     ls_pickle_value *value = top(p);
     if (value == NULL) {
         return;
@@ -473,8 +476,9 @@ static void memoize(ls_pickle *p, uint64_t index)
     p->memo[index] = value;
 }
 
-static void recall(ls_pickle *p, uint64_t index)
+static void recall(ls_pickle *p, int bytes)
 {
+    uint64_t index = take_number(p, bytes);
     if (index >= (uint64_t)p->memos || p->memo[index] == NULL) {
         ls_pickle_refuse(p, "its pickle recalls number %llu, which it has not set",
                          (unsigned long long)index);
@@ -485,165 +489,120 @@ static void recall(ls_pickle *p, uint64_t index)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static void push_bool(ls_pickle *p, bool is)
+static void skip(ls_pickle *p, int bytes)
+{
+    (void)take_number(p, bytes);
+}
+
+static void push_new(ls_pickle *p, int kind)
+{
+    push(p, new_value(p, (ls_pickle_kind)kind));
+}
+
+static void push_bool(ls_pickle *p, int is)
 {
     ls_pickle_value *value = new_value(p, LS_PICKLE_BOOL);
     value->integer = is;
     push(p, value);
 }
 
-static void set_mark(ls_pickle *p)
+static void push_unsigned(ls_pickle *p, int bytes)
 {
-    p->mark = ls_list_grow(p->mark, p->marks, &p->mark_room, sizeof *p->mark);
-    p->mark[p->marks++] = p->depth;
+    push_integer(p, (int64_t)take_number(p, bytes));
 }
 
-static void push_set(ls_pickle *p)
+static void push_signed(ls_pickle *p, int bytes)
 {
+    push_integer(p, (int32_t)take_number(p, bytes));
+}
+
+static void push_set(ls_pickle *p, int unused)
+{
+    (void)unused;
     ls_pickle_value *value = new_value(p, LS_PICKLE_OBJECT);
     value->text = "set";
     push(p, value);
 }
 
-static void finish(ls_pickle *p)
+static void set_mark(ls_pickle *p, int unused)
 {
+    (void)unused;
+    p->mark = ls_list_grow(p->mark, p->marks, &p->mark_room, sizeof *p->mark);
+    p->mark[p->marks++] = p->depth;
+}
+
+static void drop(ls_pickle *p, int marked)
+{
+    int count = 0;
+    if (marked) {
+        (void)pop_mark(p, &count);
+    } else {
+        (void)pop(p);
+    }
+}
+
+static void finish(ls_pickle *p, int unused)
+{
+    (void)unused;
     p->root = pop(p);
     if (p->root != NULL && (p->depth > 0 || p->marks > 0)) {
         ls_pickle_refuse(p, "its pickle leaves values behind");
     }
 }
 
-/* Names of Python's pickletools. */
-static void step(ls_pickle *p, int code)
-{
-    int ignored = 0;
-    switch (code) {
-    case 0x80: /* PROTO */
-        (void)take_number(p, 1);
-        break;
-    case 0x95: /* FRAME */
-        (void)take_number(p, 8);
-        break;
-    case '.':
-        finish(p);
-        break;
-    case 'N':
-        push(p, new_value(p, LS_PICKLE_NONE));
-        break;
-    case 0x88: /* NEWTRUE, NEWFALSE */
-    case 0x89:
-        push_bool(p, code == 0x88);
-        break;
-    case 'K': /* BININT1, BININT2, BININT */
-        push_integer(p, (int64_t)take_number(p, 1));
-        break;
-    case 'M':
-        push_integer(p, (int64_t)take_number(p, 2));
-        break;
-    case 'J':
-        push_integer(p, (int32_t)take_number(p, 4));
-        break;
-    case 0x8a: /* LONG1, LONG4 */
-        push_long(p, 1);
-        break;
-    case 0x8b:
-        push_long(p, 4);
-        break;
-    case 'G': /* BINFLOAT */
-        push_double(p);
-        break;
-    case 'X': /* BINUNICODE, SHORT_BINUNICODE, BINUNICODE8 */
-    case 'T': /* BINSTRING, BINBYTES */
-    case 'B':
-        push_text(p, 4);
-        break;
-    case 0x8c:
-    case 'U': /* SHORT_BINSTRING, SHORT_BINBYTES */
-    case 'C':
-        push_text(p, 1);
-        break;
-    case 0x8d:
-    case 0x8e: /* BINBYTES8 */
-        push_text(p, 8);
-        break;
-    case '}':
-        push(p, new_value(p, LS_PICKLE_DICT));
-        break;
-    case ']':
-        push(p, new_value(p, LS_PICKLE_LIST));
-        break;
-    case ')':
-        push(p, new_value(p, LS_PICKLE_TUPLE));
-        break;
-    case 0x8f: /* EMPTY_SET */
-        push_set(p);
-        break;
-    case '(':
-        set_mark(p);
-        break;
-    case '0': /* POP */
-        (void)pop(p);
-        break;
-    case '1': /* POP_MARK */
-        (void)pop_mark(p, &ignored);
-        break;
-    case 't':
-        push_marked_tuple(p);
-        break;
-    case 0x85: /* TUPLE1 to TUPLE3 */
-    case 0x86:
-    case 0x87:
-        push_tuple(p, code - 0x84);
-        break;
-    case 'a': /* APPEND, APPENDS, SETITEM, SETITEMS, ADDITEMS */
-        add_some(p, LS_PICKLE_LIST, 1);
-        break;
-    case 'e':
-    case 0x90:
-        add_marked(p, LS_PICKLE_LIST);
-        break;
-    case 's':
-        add_some(p, LS_PICKLE_DICT, 2);
-        break;
-    case 'u':
-        add_marked(p, LS_PICKLE_DICT);
-        break;
-    case 'q': /* BINPUT, LONG_BINPUT, MEMOIZE */
-        memoize(p, take_number(p, 1));
-        break;
-    case 'r':
-        memoize(p, take_number(p, 4));
-        break;
-    case 0x94:
-        memoize(p, (uint64_t)p->memoized++);
-        break;
-    case 'h': /* BINGET, LONG_BINGET */
-        recall(p, take_number(p, 1));
-        break;
-    case 'j':
-        recall(p, take_number(p, 4));
-        break;
-    case 'c': /* GLOBAL, STACK_GLOBAL */
-        read_name(p);
-        break;
-    case 0x93:
-        read_stacked_name(p);
-        break;
-    case 'R': /* REDUCE, NEWOBJ */
-    case 0x81:
-        call(p);
-        break;
-    case 'b':
-        build(p);
-        break;
-    case 'Q': /* BINPERSID */
-        read_persistent(p);
-        break;
-    default:
-        ls_pickle_refuse(p, "its pickle has the operation 0x%02x, which no state dict needs", code);
-        break;
-    }
-}
+/* By code, with names of Python's pickletools. */
+static const struct operation {
+    void (*run)(ls_pickle *p, int argument);
+    int argument;
+} operations[256] = {
+    [0x80] = {skip, 1},                    /* PROTO */
+    [0x95] = {skip, 8},                    /* FRAME */
+    ['.'] = {finish},                      /* STOP */
+    ['N'] = {push_new, LS_PICKLE_NONE},    /* NONE */
+    [0x88] = {push_bool, true},            /* NEWTRUE */
+    [0x89] = {push_bool, false},           /* NEWFALSE */
+    ['K'] = {push_unsigned, 1},            /* BININT1 */
+    ['M'] = {push_unsigned, 2},            /* BININT2 */
+    ['J'] = {push_signed, 4},              /* BININT */
+    [0x8a] = {push_long, 1},               /* LONG1 */
+    [0x8b] = {push_long, 4},               /* LONG4 */
+    ['G'] = {push_double},                 /* BINFLOAT */
+    ['X'] = {push_text, 4},                /* BINUNICODE */
+    ['T'] = {push_text, 4},                /* BINSTRING */
+    ['B'] = {push_text, 4},                /* BINBYTES */
+    [0x8c] = {push_text, 1},               /* SHORT_BINUNICODE */
+    ['U'] = {push_text, 1},                /* SHORT_BINSTRING */
+    ['C'] = {push_text, 1},                /* SHORT_BINBYTES */
+    [0x8d] = {push_text, 8},               /* BINUNICODE8 */
+    [0x8e] = {push_text, 8},               /* BINBYTES8 */
+    ['}'] = {push_new, LS_PICKLE_DICT},    /* EMPTY_DICT */
+    [']'] = {push_new, LS_PICKLE_LIST},    /* EMPTY_LIST */
+    [')'] = {push_new, LS_PICKLE_TUPLE},   /* EMPTY_TUPLE */
+    [0x8f] = {push_set},                   /* EMPTY_SET */
+    ['('] = {set_mark},                    /* MARK */
+    ['0'] = {drop, false},                 /* POP */
+    ['1'] = {drop, true},                  /* POP_MARK */
+    ['t'] = {push_marked_tuple},           /* TUPLE */
+    [0x85] = {push_tuple, 1},              /* TUPLE1 */
+    [0x86] = {push_tuple, 2},              /* TUPLE2 */
+    [0x87] = {push_tuple, 3},              /* TUPLE3 */
+    ['a'] = {add_one, LS_PICKLE_LIST},     /* APPEND */
+    ['e'] = {add_marked, LS_PICKLE_LIST},  /* APPENDS */
+    [0x90] = {add_marked, LS_PICKLE_LIST}, /* ADDITEMS */
+    ['s'] = {add_one, LS_PICKLE_DICT},     /* SETITEM */
+    ['u'] = {add_marked, LS_PICKLE_DICT},  /* SETITEMS */
+    ['q'] = {memoize, 1},                  /* BINPUT */
+    ['r'] = {memoize, 4},                  /* LONG_BINPUT */
+    [0x94] = {memoize, 0},                 /* MEMOIZE */
+    ['h'] = {recall, 1},                   /* BINGET */
+    ['j'] = {recall, 4},                   /* LONG_BINGET */
+    ['c'] = {read_name},                   /* GLOBAL */
+    [0x93] = {read_stacked_name},          /* STACK_GLOBAL */
+    ['R'] = {call},                        /* REDUCE */
+    [0x81] = {call},                       /* NEWOBJ */
+    ['b'] = {build},                       /* BUILD */
+    ['Q'] = {read_persistent},             /* BINPERSID */
+};
 
 ls_pickle *ls_pickle_read(const void *data, size_t bytes, const ls_pickle_hooks *hooks, char *why,
                           size_t why_bytes)
@@ -655,10 +614,13 @@ ls_pickle *ls_pickle_read(const void *data, size_t bytes, const ls_pickle_hooks 
     p->why = why;
     p->why_bytes = why_bytes;
     while (p->root == NULL && !p->refused) {
-        if (p->at == p->end) {
-            ls_pickle_refuse(p, "its pickle is cut");
-        } else {
-            step(p, *p->at++);
+        const unsigned char *code = take(p, 1);
+        const struct operation *operation = &operations[code == NULL ? 0 : *code];
+        if (operation->run != NULL) {
+            operation->run(p, operation->argument);
+        } else if (code != NULL) {
+            ls_pickle_refuse(p, "its pickle has the operation 0x%02x, which no state dict needs",
+                             *code);
         }
     }
     if (p->refused) {

@@ -10,7 +10,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "zip.h"
 
 enum {
     PICKLE_BYTES_MAX = 4 << 20, /* a ResNet-152 with Adam's state: 0.4 MB */
@@ -146,10 +145,10 @@ static const void *find_storage(void *context, ls_pickle *pickle, const ls_pickl
     }
     const struct storage_type *type = NULL;
     for (int i = 0; i < TYPES; i++) {
-        type = strcmp(types[i].name, ls_pickle_name(id->item[1])) == 0 ? &types[i] : type;
+        type = strcmp(types[i].name, id->item[1]->text) == 0 ? &types[i] : type;
     }
     if (type == NULL) {
-        ls_pickle_refuse(pickle, "a storage of the class %s", ls_pickle_name(id->item[1]));
+        ls_pickle_refuse(pickle, "a storage of the class %s", id->item[1]->text);
         return NULL;
     }
     bool damaged;
@@ -290,10 +289,9 @@ static const void *make_tensor(void *context, ls_pickle *pickle, const ls_pickle
 
 static ls_status read_pickle(ls_pth *pth)
 {
-    static const ls_pickle_hooks none = {0};
     bool damaged;
     char why[WHY_BYTES] = "";
-    ls_pickle_hooks hooks = none;
+    const ls_pickle_hooks hooks = {pth, find_storage, make_tensor};
     const ls_zip_entry *entry = find_entry(pth, "data.pkl", &damaged);
     if (entry == NULL) {
         return refuse(pth, "data.pkl is damaged: it has another CRC-32");
@@ -302,9 +300,6 @@ static ls_status read_pickle(ls_pth *pth)
         return refuse(pth, "a pickle of %zu bytes; at most %d are read", entry->bytes,
                       (int)PICKLE_BYTES_MAX);
     }
-    hooks.context = pth;
-    hooks.persistent = find_storage;
-    hooks.rebuild = make_tensor;
     pth->pickle = ls_pickle_read(entry->data, entry->bytes, &hooks, why, sizeof why);
     return pth->pickle != NULL ? LS_OK : refuse(pth, "%s", why);
 }
@@ -447,13 +442,24 @@ ls_pth_writer *ls_pth_create(void)
     return writer;
 }
 
-void ls_pth_begin_dict(ls_pth_writer *writer)
+static void put_text(ls_pth_writer *to, const char *text)
 {
+    if (text != NULL) {
+        put_code(to, 'X');
+        put_number(to, strlen(text), 4);
+        put(to, text, strlen(text));
+    }
+}
+
+void ls_pth_begin_dict(ls_pth_writer *writer, const char *key)
+{
+    put_text(writer, key);
     put(writer, "}(", 2);
 }
 
-void ls_pth_begin_ordered(ls_pth_writer *writer)
+void ls_pth_begin_ordered(ls_pth_writer *writer, const char *key)
 {
+    put_text(writer, key);
     put_name(writer, "collections\nOrderedDict");
     put(writer, ")R(", 3);
 }
@@ -463,8 +469,9 @@ void ls_pth_end_dict(ls_pth_writer *writer)
     put_code(writer, 'u');
 }
 
-void ls_pth_begin_list(ls_pth_writer *writer)
+void ls_pth_begin_list(ls_pth_writer *writer, const char *key)
 {
+    put_text(writer, key);
     put(writer, "](", 2);
 }
 
@@ -473,41 +480,45 @@ void ls_pth_end_list(ls_pth_writer *writer)
     put_code(writer, 'e');
 }
 
-void ls_pth_put_text(ls_pth_writer *writer, const char *text)
+void ls_pth_put_text(ls_pth_writer *writer, const char *key, const char *text)
 {
-    put_code(writer, 'X');
-    put_number(writer, strlen(text), 4);
-    put(writer, text, strlen(text));
+    put_text(writer, key);
+    put_text(writer, text);
 }
 
-void ls_pth_put_integer(ls_pth_writer *writer, int64_t number)
+void ls_pth_put_integer(ls_pth_writer *writer, const char *key, int64_t number)
 {
+    put_text(writer, key);
     put(writer, "\x8a\x08", 2);
     put_number(writer, (uint64_t)number, 8);
 }
 
-void ls_pth_put_number(ls_pth_writer *writer, double number)
+void ls_pth_put_number(ls_pth_writer *writer, const char *key, double number)
 {
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
+    put_text(writer, key);
     put_code(writer, 'G');
-    for (int i = 7; i >= 0; i--) {
-        put_code(writer, (int)(bits >> (8 * i) & 255));
-    }
+    put_number(writer, __builtin_bswap64(bits), 8);
 }
 
-void ls_pth_put_bool(ls_pth_writer *writer, bool is)
+void ls_pth_put_bool(ls_pth_writer *writer, const char *key, bool is)
 {
+    put_text(writer, key);
     put_code(writer, is ? 0x88 : 0x89);
 }
 
-void ls_pth_put_none(ls_pth_writer *writer)
+static void put_sizes(ls_pth_writer *writer, const int64_t *size, int count)
 {
-    put_code(writer, 'N');
+    put_code(writer, '(');
+    for (int i = 0; i < count; i++) {
+        ls_pth_put_integer(writer, NULL, size[i]);
+    }
+    put_code(writer, 't');
 }
 
-void ls_pth_put_tensor(ls_pth_writer *writer, ls_dtype dtype, const ls_shape *shape,
-                       const void *data)
+void ls_pth_put_tensor(ls_pth_writer *writer, const char *key, ls_dtype dtype,
+                       const ls_shape *shape, const void *data)
 {
     const struct storage_type *type = types;
     while (!type->usable || type->dtype != dtype) {
@@ -522,27 +533,21 @@ void ls_pth_put_tensor(ls_pth_writer *writer, ls_dtype dtype, const ls_shape *sh
     writer->tensor =
         ls_list_grow(writer->tensor, writer->tensors, &writer->tensor_room, sizeof *writer->tensor);
     writer->tensor[writer->tensors] = (written){data, (size_t)(count * type->bytes)};
-    LS_TEXT(key, 16, "%d", writer->tensors++);
+    LS_TEXT(file, 16, "%d", writer->tensors++);
     LS_TEXT(class, 40, "torch\n%s", type->name + strlen("torch."));
+    put_text(writer, key);
     put_name(writer, "torch._utils\n_rebuild_tensor_v2");
     put(writer, "((", 2);
-    ls_pth_put_text(writer, "storage");
+    put_text(writer, "storage");
     put_name(writer, class);
-    ls_pth_put_text(writer, key);
-    ls_pth_put_text(writer, "cpu");
-    ls_pth_put_integer(writer, count);
+    put_text(writer, file);
+    put_text(writer, "cpu");
+    ls_pth_put_integer(writer, NULL, count);
     put(writer, "tQ", 2);
-    ls_pth_put_integer(writer, 0);
-    put_code(writer, '(');
-    for (int i = 0; i < shape->rank; i++) {
-        ls_pth_put_integer(writer, shape->dim[i]);
-    }
-    put(writer, "t(", 2);
-    for (int i = 0; i < shape->rank; i++) {
-        ls_pth_put_integer(writer, step[i + 1]);
-    }
-    put_code(writer, 't');
-    ls_pth_put_bool(writer, false);
+    ls_pth_put_integer(writer, NULL, 0);
+    put_sizes(writer, shape->dim, shape->rank);
+    put_sizes(writer, step + 1, shape->rank);
+    ls_pth_put_bool(writer, NULL, false);
     put_name(writer, "collections\nOrderedDict");
     put(writer, ")RtR", 4);
 }

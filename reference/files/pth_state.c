@@ -1,4 +1,4 @@
-#include "pth_state.h"
+#include "pth.h"
 
 #include <cjson/cJSON.h>
 #include <stdarg.h>
@@ -12,7 +12,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "pth.h"
 
 /* The result under construction, and what its entries point to. */
 typedef struct state {
@@ -92,7 +91,7 @@ static void set_metadata(state *s, const char *name, const char *text)
 
 /* ---- the state dict -------------------------------------------------------------------------- */
 
-bool ls_pth_state_is_buffer(const char *name)
+static bool is_buffer(const char *name)
 {
     static const char *const ends[] = {"running_mean", "running_var", "num_batches_tracked"};
     const char *dot = strrchr(name, '.');
@@ -147,7 +146,7 @@ static void add_dict(state *s, const ls_pickle_value *dict, const ls_pickle_valu
             continue;
         }
         const char *name = without_prefix(key->text);
-        bool buffer = ls_pth_state_is_buffer(name);
+        bool buffer = is_buffer(name);
         LS_TEXT(half, 300, "param/%s", name); /* what a master was rounded to stands in `own` */
         LS_TEXT(full, 300, "%s/%s",
                 buffer                             ? "buffer"

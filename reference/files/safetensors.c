@@ -640,3 +640,117 @@ void ls_safetensors_shape_text(const ls_shape *shape, char *text, size_t bytes)
     }
     ls_text_add(text, bytes, "]");
 }
+
+const char *ls_safetensors_path(const ls_safetensors *file)
+{
+    return file->path;
+}
+
+/* ---- what a run requires --------------------------------------------------------------------- */
+
+/* How a file's tensor differs from the run's requirement, or NULL. any_float: the type may be any
+ * of f32, f16, bf16. */
+static const char *mismatch(const ls_safetensors_entry *entry, ls_dtype dtype, bool any_float,
+                            const ls_shape *shape, char *text, size_t text_bytes)
+{
+    if (entry == NULL) {
+        return "is missing";
+    }
+    if (!ls_safetensors_same_shape(&entry->shape, shape)) {
+        char has[96], wants[96];
+        ls_safetensors_shape_text(&entry->shape, has, sizeof has);
+        ls_safetensors_shape_text(shape, wants, sizeof wants);
+        snprintf(text, text_bytes, "has shape %s, this run needs %s", has, wants);
+        return text;
+    }
+    bool is_float = entry->dtype == LS_F32 || entry->dtype == LS_F16 || entry->dtype == LS_BF16;
+    if (any_float ? !is_float : entry->dtype != dtype) {
+        snprintf(text, text_bytes, "has type %s, this run needs %s", ls_dtype_name(entry->dtype),
+                 any_float ? "F32, F16 or BF16" : ls_dtype_name(dtype));
+        return text;
+    }
+    return NULL;
+}
+
+void ls_safetensors_see(ls_safetensors *file, const ls_safetensors_entry *entry)
+{
+    file->entry[entry - file->entry].seen = true;
+}
+
+ls_status ls_safetensors_require(ls_safetensors *file, const char *name, ls_dtype dtype,
+                                 bool any_float, const ls_shape *shape,
+                                 const ls_safetensors_entry **out)
+{
+    char text[256];
+    const ls_safetensors_entry *entry = ls_safetensors_find(file, name);
+    const char *why = mismatch(entry, dtype, any_float, shape, text, sizeof text);
+    if (why != NULL) {
+        return ls_log_fail(LS_ERR_USAGE, "%s: %s %s", file->path, name, why);
+    }
+    ls_safetensors_see(file, entry);
+    if (out != NULL) {
+        *out = entry;
+    }
+    return LS_OK;
+}
+
+ls_status ls_safetensors_require_finite(const ls_safetensors *file,
+                                        const ls_safetensors_entry *entry)
+{
+    int64_t found = ls_dtype_non_finite(entry->dtype, entry->data, ls_shape_count(&entry->shape));
+    return found < 0 ? LS_OK
+                     : ls_log_fail(LS_ERR_USAGE, "%s: %s is not finite at element %lld", file->path,
+                                   entry->name, (long long)found);
+}
+
+ls_status ls_safetensors_require_metadata(const ls_safetensors *file, const char *name,
+                                          const char *format, ...)
+{
+    char wanted[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(wanted, sizeof wanted, format, arguments);
+    va_end(arguments);
+    const char *has = ls_safetensors_metadata_of(file, name, "");
+    return strcmp(has, wanted) == 0
+               ? LS_OK
+               : ls_log_fail(LS_ERR_USAGE, "%s: %s is '%s' there and '%s' here", file->path, name,
+                             has, wanted);
+}
+
+void ls_safetensors_warn_unverified(const ls_safetensors *file)
+{
+    if (!ls_safetensors_has_digests(file)) {
+        ls_log_warn("%s: it has no digests (an older version saved it): damage would go unnoticed",
+                    file->path);
+    }
+}
+
+static void group_of(const char *name, char group[32])
+{
+    int rank = 0, used = 0;
+    if (sscanf(name, "rank%d/%n", &rank, &used) == 1 && used > 0) {
+        ls_text_put(group, 32, "rank<k>");
+    } else {
+        ls_text_put(group, 32, "%.*s", (int)strcspn(name, "/"), name);
+    }
+}
+
+void ls_safetensors_unused(const ls_safetensors *file, char *text, size_t bytes)
+{
+    char own[32], other[32];
+    text[0] = '\0';
+    for (int i = 0; i < file->count; i++) {
+        int members = 0, before = 0;
+        group_of(file->entry[i].name, own);
+        for (int k = 0; k < file->count; k++) {
+            group_of(file->entry[k].name, other);
+            bool member = !file->entry[k].seen && strcmp(own, other) == 0;
+            members += member;
+            before += member && k < i;
+        }
+        if (!file->entry[i].seen && before == 0) {
+            ls_text_add(text, bytes, "%s%s %d", text[0] == '\0' ? "" : ", ", own, members);
+        }
+    }
+}

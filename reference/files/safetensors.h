@@ -39,6 +39,7 @@ typedef struct ls_safetensors_entry {
     ls_shape shape;
     const void *data; /* in the file's memory; aligned to the element size */
     int64_t bytes;
+    bool seen; /* requested by the run, or marked */
 } ls_safetensors_entry;
 
 /* Checks everything (lengths, offsets, overlaps, types, and digests where it has them) before use;
@@ -54,6 +55,7 @@ ls_status ls_safetensors_adopt(const char *path, struct cJSON *metadata,
 /* Whether the file's digests were verified; it may have none. Of another format: true. */
 bool ls_safetensors_has_digests(const ls_safetensors *file);
 int ls_safetensors_count(const ls_safetensors *file);
+const char *ls_safetensors_path(const ls_safetensors *file);
 const ls_safetensors_entry *ls_safetensors_at(const ls_safetensors *file, int index);
 /* NULL when absent. */
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
@@ -67,5 +69,27 @@ bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const cha
 bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b);
 /* "[64,3,7,7]" */
 void ls_safetensors_shape_text(const ls_shape *shape, char *text, size_t bytes);
+
+/* What a run requires of a file: it requests every tensor by name, and a mismatch is logged in one
+ * line with the file, the tensor, the actual and the required property. */
+
+/* LS_ERR_USAGE if the tensor is missing or has another shape or type. any_float: accepts f32, f16
+ * and bf16. out may be NULL. The tensor is seen then. */
+ls_status ls_safetensors_require(ls_safetensors *file, const char *name, ls_dtype dtype,
+                                 bool any_float, const ls_shape *shape,
+                                 const ls_safetensors_entry **out);
+void ls_safetensors_see(ls_safetensors *file, const ls_safetensors_entry *entry);
+/* LS_ERR_USAGE if an element is inf or NaN: no run goes on from there. */
+ls_status ls_safetensors_require_finite(const ls_safetensors *file,
+                                        const ls_safetensors_entry *entry);
+/* LS_ERR_USAGE if the metadata's entry differs from the given text. */
+ls_status ls_safetensors_require_metadata(const ls_safetensors *file, const char *name,
+                                          const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Warns, in one line, that damage to the file would not be noticed, where it has no digests. */
+void ls_safetensors_warn_unverified(const ls_safetensors *file);
+/* The tensors not seen, counted by the part of their names before the first slash: "state 41,
+ * scaler 3, rank<k> 36"; "" if there are none. */
+void ls_safetensors_unused(const ls_safetensors *file, char *text, size_t bytes);
 
 #endif

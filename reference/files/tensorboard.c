@@ -1,9 +1,8 @@
-#include "tensorboard.h"
+#include "events.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,53 +172,20 @@ void ls_tensorboard_close(ls_tensorboard *board)
     free(board);
 }
 
-static ls_status write_summary(ls_tensorboard *board, int64_t step, const message *summary)
-{
-    message event;
-    begin_event(&event, step);
-    put_text(&event, 5, summary->byte, summary->count);
-    LS_ASSERT(event.count + HEAD_BYTES + TAIL_BYTES <= RECORD_BYTES_MAX);
-    return write_record(board, &event);
-}
-
 ls_status ls_tensorboard_write(ls_tensorboard *board, int64_t step,
-                               const ls_tensorboard_scalars *scalars)
+                               const ls_tensorboard_scalar *scalar, int count)
 {
+    message event, summary = {.count = 0};
     if (board == NULL) {
         return LS_OK;
     }
-    message summary = {.count = 0};
-    if (!scalars->no_loss) {
-        put_scalar(&summary, "loss", scalars->loss);
-    }
-    put_scalar(&summary, "lr", scalars->lr);
-    put_scalar(&summary, "loss_scale", scalars->loss_scale);
-    if (!isnan(scalars->images_per_s)) {
-        put_scalar(&summary, "images_per_s", scalars->images_per_s);
-    }
-    if (!isnan(scalars->grad_norm)) {
-        put_scalar(&summary, "grad_norm", scalars->grad_norm);
-    }
-    return write_summary(board, step, &summary);
-}
-
-ls_status ls_tensorboard_write_epoch(ls_tensorboard *board, int64_t epoch,
-                                     const ls_tensorboard_epoch *scalars)
-{
-    const struct {
-        const char *tag;
-        float value;
-    } rows[] = {
-        {"Loss/train", scalars->train_loss},
-        {"Loss/val", scalars->val_loss},
-        {"Top1/train", scalars->train_top1},
-        {"Top1/val", scalars->val_top1},
-    };
-    message summary = {.count = 0};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (!isnan(rows[i].value)) {
-            put_scalar(&summary, rows[i].tag, rows[i].value);
+    for (int i = 0; i < count; i++) {
+        if (scalar[i].tag != NULL) {
+            put_scalar(&summary, scalar[i].tag, scalar[i].value);
         }
     }
-    return board == NULL ? LS_OK : write_summary(board, epoch, &summary);
+    begin_event(&event, step);
+    put_text(&event, 5, summary.byte, summary.count);
+    LS_ASSERT(event.count + HEAD_BYTES + TAIL_BYTES <= RECORD_BYTES_MAX);
+    return write_record(board, &event);
 }

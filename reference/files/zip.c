@@ -1,4 +1,4 @@
-#include "zip.h"
+#include "pth.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -282,6 +282,12 @@ static float percent(int64_t part, int64_t whole)
     return (float)(100.0 * (double)part / (double)whole);
 }
 
+/* Without images, or of a loss that is none: no point. */
+static ls_tensorboard_scalar scalar_of(const char *tag, float value)
+{
+    return (ls_tensorboard_scalar){isnan(value) ? NULL : tag, value};
+}
+
 static void add_to_line(char *line, size_t bytes, const char *name, const ls_events_score *score)
 {
     if (score->images > 0) {
@@ -305,11 +311,14 @@ ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_repor
     if (trainer->world.rank != 0) {
         return LS_OK;
     }
-    ls_tensorboard_epoch scalars = {.train_loss = (float)train.loss,
-                                    .val_loss = (float)val.loss,
-                                    .train_top1 = percent(train.top1, train.images),
-                                    .val_top1 = percent(val.top1, val.images)};
-    LS_TRY(ls_tensorboard_write_epoch(trainer->board, epoch, &scalars));
+    const ls_tensorboard_scalar scalars[] = {
+        scalar_of("Loss/train", (float)train.loss),
+        scalar_of("Loss/val", (float)val.loss),
+        scalar_of("Top1/train", percent(train.top1, train.images)),
+        scalar_of("Top1/val", percent(val.top1, val.images)),
+    };
+    LS_TRY(ls_tensorboard_write(trainer->board, epoch, scalars,
+                                (int)(sizeof scalars / sizeof *scalars)));
     char line[256];
     ls_text_put(line, sizeof line, "epoch %lld", (long long)epoch);
     add_to_line(line, sizeof line, "train", &train);

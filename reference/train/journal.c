@@ -41,35 +41,22 @@ struct ls_journal {
     int64_t steps;    /* whose batches were drawn */
 };
 
-/* ---- lines ----------------------------------------------------------------------------------- */
-
-static cJSON *begin(const char *name)
+static ls_status digest_all(const ls_trainer *trainer, ls_digest_set *out)
 {
-    cJSON *event = cJSON_CreateObject();
-    LS_MEMORY(event != NULL);
-    cJSON_AddStringToObject(event, "event", name);
-    return event;
-}
-
-static void add_hex(cJSON *object, const char *name, uint64_t value)
-{
-    LS_TEXT(text, 24, "%016" PRIx64, value);
-    cJSON_AddStringToObject(object, name, text);
+    ls_step_state state;
+    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
+    return ls_digest_compute(&trainer->memory, &state, LS_DIGEST_ALL, out);
 }
 
 /* What the run holds, by group. */
 static ls_status add_state(cJSON *event, const ls_trainer *trainer)
 {
-    static const char *const names[LS_DIGEST_GROUPS] = {"param",  "master", "state",
-                                                        "scaler", "buffer", "grad"};
-    ls_step_state state;
     ls_digest_set digest;
-    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
-    LS_TRY(ls_digest_compute(&trainer->memory, &state, LS_DIGEST_ALL, &digest));
+    LS_TRY(digest_all(trainer, &digest));
     cJSON *list = cJSON_AddObjectToObject(event, "digest");
     for (int i = 0; i < LS_DIGEST_GROUP_GRAD; i++) {
         if (digest.given[i]) {
-            add_hex(list, names[i], digest.value[i]);
+            ls_events_add_hex(list, ls_events_group_name((ls_digest_group)i), digest.value[i]);
         }
     }
     if (trainer->steps_per_epoch > 0) { /* other data have no epochs, and files no sums of them */
@@ -117,7 +104,7 @@ static ls_status write_pass(const ls_trainer *trainer, ls_journal_loader of, pas
         return LS_OK;
     }
     bool trains = of == LS_JOURNAL_TRAINING, ends = pictures_of(trainer, of) > 0;
-    cJSON *event = begin("data");
+    cJSON *event = ls_events_begin("data");
     cJSON_AddNumberToObject(event, "loader", of);
     cJSON_AddNumberToObject(event, "pass", p->number);
     cJSON_AddStringToObject(event, "at", trains ? "--data" : "--val");
@@ -140,7 +127,7 @@ static ls_status write_pass(const ls_trainer *trainer, ls_journal_loader of, pas
     cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)p->first_step));
     cJSON_AddItemToArray(
         steps, cJSON_CreateNumber((double)(trainer->first_step - 1 + trainer->journal->steps)));
-    add_hex(event, "order", p->order);
+    ls_events_add_hex(event, "order", p->order);
     cJSON_AddNumberToObject(event, "modulus", (double)p->modulus);
     cJSON *kept = cJSON_AddArrayToObject(event, "kept");
     for (int i = 0; i < p->kept && p->indexed; i++) {
@@ -154,7 +141,7 @@ static ls_status write_pass(const ls_trainer *trainer, ls_journal_loader of, pas
         cJSON_AddItemToArray(pair, cJSON_CreateString(text));
         cJSON_AddItemToArray(content, pair);
     }
-    return ls_events_write_observed(trainer->events, event);
+    return ls_events_write_line(trainer->events, event);
 }
 
 static ls_status begin_pass(const ls_trainer *trainer, ls_journal_loader of, pass *p,
@@ -230,16 +217,6 @@ ls_status ls_journal_batch(const ls_trainer *trainer, ls_journal_loader of,
 
 /* ---- validations and files ------------------------------------------------------------------- */
 
-static ls_status digest_buffers(const ls_trainer *trainer, uint64_t *out)
-{
-    ls_step_state state;
-    ls_digest_set digest;
-    LS_TRY(ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
-    LS_TRY(ls_digest_compute(&trainer->memory, &state, LS_DIGEST_ALL, &digest));
-    *out = digest.value[LS_DIGEST_GROUP_BUFFER];
-    return LS_OK;
-}
-
 ls_status ls_journal_validation(const ls_trainer *trainer, bool begins, int64_t step,
                                 int64_t pictures)
 {
@@ -247,22 +224,24 @@ ls_status ls_journal_validation(const ls_trainer *trainer, bool begins, int64_t 
     if (journal == NULL) {
         return LS_OK;
     }
+    ls_digest_set digest;
     journal->pictures = pictures;
+    LS_TRY(digest_all(trainer, &digest));
+    uint64_t now = digest.value[LS_DIGEST_GROUP_BUFFER];
     if (begins) {
-        return digest_buffers(trainer, &journal->buffers);
+        journal->buffers = now;
+        return LS_OK;
     }
-    uint64_t after = 0;
-    LS_TRY(digest_buffers(trainer, &after));
     pass *p = &journal->pass[LS_JOURNAL_VALIDATION];
     LS_TRY(write_pass(trainer, LS_JOURNAL_VALIDATION, p));
     p->number += p->open;
     p->open = false;
-    cJSON *event = begin("validation");
+    cJSON *event = ls_events_begin("validation");
     cJSON_AddNumberToObject(event, "step", (double)step);
     cJSON_AddNumberToObject(event, "length", (double)pictures);
-    add_hex(event, "buffers_before", journal->buffers);
-    add_hex(event, "buffers_after", after);
-    return ls_events_write_observed(trainer->events, event);
+    ls_events_add_hex(event, "buffers_before", journal->buffers);
+    ls_events_add_hex(event, "buffers_after", now);
+    return ls_events_write_line(trainer->events, event);
 }
 
 ls_status ls_journal_saved(const ls_trainer *trainer, int64_t step, const char *path)
@@ -270,7 +249,7 @@ ls_status ls_journal_saved(const ls_trainer *trainer, int64_t step, const char *
     if (trainer->journal == NULL) {
         return LS_OK;
     }
-    cJSON *event = begin("save");
+    cJSON *event = ls_events_begin("save");
     cJSON_AddStringToObject(event, "at", "--save");
     cJSON_AddNumberToObject(event, "step", (double)step);
     add_path(event, path);
@@ -279,14 +258,14 @@ ls_status ls_journal_saved(const ls_trainer *trainer, int64_t step, const char *
         cJSON_Delete(event);
         return status;
     }
-    return ls_events_write_observed(trainer->events, event);
+    return ls_events_write_line(trainer->events, event);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
 static ls_status write_resumed(const ls_trainer *trainer)
 {
-    cJSON *load = begin("load"), *restore = begin("restore");
+    cJSON *load = ls_events_begin("load"), *restore = ls_events_begin("restore");
     cJSON_AddStringToObject(load, "at", "--resume");
     cJSON_AddNumberToObject(load, "step", 0);
     add_path(load, trainer->options.resume);
@@ -299,8 +278,8 @@ static ls_status write_resumed(const ls_trainer *trainer)
         cJSON_Delete(restore);
         return status;
     }
-    LS_THEN(status, ls_events_write_observed(trainer->events, load));
-    return status == LS_OK ? ls_events_write_observed(trainer->events, restore) : status;
+    LS_THEN(status, ls_events_write_line(trainer->events, load));
+    return status == LS_OK ? ls_events_write_line(trainer->events, restore) : status;
 }
 
 ls_status ls_journal_open(ls_trainer *trainer)

@@ -8,8 +8,6 @@
 #include "reference/data/loader.h"
 #include "reference/ddp/ddp.h"
 #include "reference/files/events.h"
-#include "reference/files/mllog.h"
-#include "reference/files/tensorboard.h"
 #include "reference/model/model.h"
 #include "reference/options/dialect.h"
 #include "reference/options/options.h"

@@ -10,8 +10,8 @@
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "reference/files/pth_state.h"
-#include "reference/train/checkpoint/convert.h"
+#include "reference/files/pth.h"
+#include "reference/train/checkpoint/checkpoint.h"
 #include "suite/run/command_line.h"
 
 static const char *metadata(const ls_safetensors *file, const char *name)

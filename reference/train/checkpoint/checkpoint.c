@@ -14,9 +14,6 @@
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
 #include "reference/train/fault.h"
-#include "reference/files/pth_state.h"
-#include "reference/files/safetensors.h"
-#include "reference/files/strict_reader.h"
 #include "reference/options/options_table.h"
 #include "reference/train/ways/join.h"
 #include "reference/train/journal.h"
@@ -389,9 +386,15 @@ free:
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+static const char *text_of(const ls_safetensors *file, const char *name)
+{
+    return ls_safetensors_metadata_of(file, name, "");
+}
+
 typedef struct source {
-    ls_strict_reader *reader;
+    ls_safetensors *file;
     ls_trainer *trainer;
+    bool finite; /* what is checked must be */
 } source;
 
 static ls_status check_tensor(void *context, const char *name, const ls_tensor *tensor,
@@ -399,16 +402,8 @@ static ls_status check_tensor(void *context, const char *name, const ls_tensor *
 {
     const source *from = context;
     const ls_safetensors_entry *entry = NULL;
-    return ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry);
-}
-
-static ls_status check_param(void *context, const char *name, const ls_tensor *tensor,
-                             const ls_shape *shape)
-{
-    const source *from = context;
-    const ls_safetensors_entry *entry = NULL;
-    LS_TRY(ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry));
-    return ls_strict_reader_finite(from->reader, entry);
+    LS_TRY(ls_safetensors_require(from->file, name, tensor->dtype, false, shape, &entry));
+    return from->finite ? ls_safetensors_require_finite(from->file, entry) : LS_OK;
 }
 
 static ls_status load_tensor(void *context, const char *name, const ls_tensor *tensor,
@@ -421,7 +416,7 @@ static ls_status load_tensor(void *context, const char *name, const ls_tensor *t
         (LS_PLANT(resume_no_momentum, false, true) && strncmp(name, "state/", 6) == 0)) {
         return LS_OK;
     }
-    LS_TRY(ls_strict_reader_tensor(from->reader, name, tensor->dtype, false, shape, &entry));
+    LS_TRY(ls_safetensors_require(from->file, name, tensor->dtype, false, shape, &entry));
     if (tensor->data == from->trainer->memory.tracked) {
         memcpy(tensor->data, entry->data, (size_t)entry->bytes);
         return LS_OK;
@@ -431,32 +426,32 @@ static ls_status load_tensor(void *context, const char *name, const ls_tensor *t
     return device->api->stream_wait(device->stream);
 }
 
-static ls_status check_metadata(const ls_strict_reader *reader, const ls_trainer *trainer)
+static ls_status check_metadata(const ls_safetensors *file, const ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
-    const char *format = ls_safetensors_metadata_of(reader->file, "format", "");
+    const char *format = text_of(file, "format");
     if (strcmp(format, LS_CHECKPOINT_FORMAT) != 0) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--resume %s: its format is '%s', not " LS_CHECKPOINT_FORMAT
                            "; --init starts from a dump or plain weights",
-                           reader->path, format);
+                           ls_safetensors_path(file), format);
     }
-    LS_TRY(ls_strict_reader_metadata(reader, "version", VERSION));
-    LS_TRY(ls_strict_reader_metadata(reader, "arch", "%s", options->arch));
-    LS_TRY(ls_strict_reader_metadata(reader, "num_classes", "%d", options->num_classes));
-    LS_TRY(ls_strict_reader_metadata(reader, "opt_level", "%s",
-                                     ls_options_level_name(options->opt_level)));
-    LS_TRY(ls_strict_reader_metadata(reader, "half", "%s", ls_dtype_label(options->half)));
-    LS_TRY(ls_strict_reader_metadata(reader, "optimizer", "%s",
-                                     ls_optimizers_name(options->optimizer)));
-    return ls_strict_reader_metadata(reader, "scaler", "%s",
-                                     trainer->precision.scaler.dynamic ? "dynamic" : "static");
+    LS_TRY(ls_safetensors_require_metadata(file, "version", VERSION));
+    LS_TRY(ls_safetensors_require_metadata(file, "arch", "%s", options->arch));
+    LS_TRY(ls_safetensors_require_metadata(file, "num_classes", "%d", options->num_classes));
+    LS_TRY(ls_safetensors_require_metadata(file, "opt_level", "%s",
+                                           ls_options_level_name(options->opt_level)));
+    LS_TRY(ls_safetensors_require_metadata(file, "half", "%s", ls_dtype_label(options->half)));
+    LS_TRY(ls_safetensors_require_metadata(file, "optimizer", "%s",
+                                           ls_optimizers_name(options->optimizer)));
+    return ls_safetensors_require_metadata(
+        file, "scaler", "%s", trainer->precision.scaler.dynamic ? "dynamic" : "static");
 }
 
 /* Warns of each setting that differs, other than those that may. */
-static void warn_differences(const ls_strict_reader *reader, const ls_trainer *trainer)
+static void warn_differences(const ls_safetensors *file, const ls_trainer *trainer)
 {
-    cJSON *theirs = cJSON_Parse(ls_safetensors_metadata_of(reader->file, "options", ""));
+    cJSON *theirs = cJSON_Parse(text_of(file, "options"));
     cJSON *ours = ls_options_json(&trainer->options);
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
         const char *name = ls_options_table[i].name;
@@ -467,7 +462,7 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
         }
         char *was = cJSON_PrintUnformatted(item), *is = cJSON_PrintUnformatted(mine);
         if (was != NULL && is != NULL && strcmp(was, is) != 0) {
-            ls_log_warn("%s: --%s was %s, now %s", reader->path, name, was, is);
+            ls_log_warn("%s: --%s was %s, now %s", ls_safetensors_path(file), name, was, is);
         }
         free(was);
         free(is);
@@ -478,56 +473,56 @@ static void warn_differences(const ls_strict_reader *reader, const ls_trainer *t
 
 /* Sums of other units, or in another layout, have another order: the run goes on, but not with the
  * same bits. */
-static void warn_other_order(const ls_strict_reader *reader, const char *key, const char *now,
+static void warn_other_order(const ls_safetensors *file, const char *key, const char *now,
                              const char *what)
 {
-    const char *saved = ls_safetensors_metadata_of(reader->file, key, "");
+    const char *saved = text_of(file, key);
     if (now[0] != '\0' && saved[0] != '\0' && strcmp(saved, now) != 0) {
         ls_log_warn("%s: its %s were %s, now %s: the steps that follow are not those of an "
                     "uninterrupted run bit for bit",
-                    reader->path, what, saved, now);
+                    ls_safetensors_path(file), what, saved, now);
     }
 }
 
 /* Of a checkpoint of a world of another size rank 0's part is used. */
-static void warn_other_world(const ls_strict_reader *reader, const ls_trainer *trainer)
+static void warn_other_world(const ls_safetensors *file, const ls_trainer *trainer)
 {
-    const char *saved = ls_safetensors_metadata_of(reader->file, "world_size", "1");
+    const char *saved = ls_safetensors_metadata_of(file, "world_size", "1");
     char unused[256];
     if (atoi(saved) != trainer->world.world) {
-        ls_strict_reader_unused(reader, unused, sizeof unused);
+        ls_safetensors_unused(file, unused, sizeof unused);
         ls_log_warn("%s: saved by %s ranks, this run has %d: rank 0's running statistics go to "
                     "all, buckets are laid out anew; not used: %s",
-                    reader->path, saved, trainer->world.world,
+                    ls_safetensors_path(file), saved, trainer->world.world,
                     unused[0] != '\0' ? unused : "nothing else");
     }
 }
 
-static ls_status read_scalar(ls_strict_reader *reader, const char *name, ls_dtype dtype, void *out)
+static ls_status read_scalar(ls_safetensors *file, const char *name, ls_dtype dtype, void *out)
 {
     ls_shape scalar = {0};
     const ls_safetensors_entry *entry = NULL;
-    LS_TRY(ls_strict_reader_tensor(reader, name, dtype, false, &scalar, &entry));
+    LS_TRY(ls_safetensors_require(file, name, dtype, false, &scalar, &entry));
     memcpy(out, entry->data, ls_dtype_bytes(dtype));
     return LS_OK;
 }
 
-static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
-                            ls_step_state *state, int64_t *step)
+static ls_status read_state(ls_safetensors *file, const ls_trainer *trainer, ls_step_state *state,
+                            int64_t *step)
 {
     ls_step_state start = ls_amp_scale_start(trainer->precision.initial_scale);
     *state = start;
     for (int i = 0; i < SCALAR_COUNT; i++) {
-        LS_TRY(read_scalar(reader, SCALARS[i].name, SCALARS[i].dtype,
+        LS_TRY(read_scalar(file, SCALARS[i].name, SCALARS[i].dtype,
                            (char *)state + SCALARS[i].offset));
     }
-    LS_TRY(read_scalar(reader, "data/step", LS_I64, step));
+    LS_TRY(read_scalar(file, "data/step", LS_I64, step));
     const int64_t most = INT64_C(1) << 50; /* as of --steps */
     float scale = state->loss_scale;
     if (!(scale > 0.0f) || isinf(scale) || *step < 0 || *step > most || state->growth_count < 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
-                           reader->path, (double)scale, (int)state->growth_count, (long long)*step);
+        return ls_log_fail(
+            LS_ERR_USAGE, "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
+            ls_safetensors_path(file), (double)scale, (int)state->growth_count, (long long)*step);
     }
     state->growth_count = LS_PLANT(resume_no_growth_count, state->growth_count, 0);
     state->step_count = LS_PLANT(resume_no_step_count, state->step_count, 0);
@@ -538,67 +533,66 @@ static ls_status read_state(ls_strict_reader *reader, const ls_trainer *trainer,
 }
 
 /* The rank whose buffers this one continues with; *ranks: of how many the file has them. */
-static int choose_buffers(const ls_strict_reader *reader, const ls_trainer *trainer, int *ranks)
+static int choose_buffers(const ls_safetensors *file, const ls_trainer *trainer, int *ranks)
 {
-    long saved = strtol(ls_safetensors_metadata_of(reader->file, "world_size", "1"), NULL, 10);
+    long saved = strtol(ls_safetensors_metadata_of(file, "world_size", "1"), NULL, 10);
     LS_TEXT(probe, 160, "rank1/buffer/%s",
             trainer->network.buffer_count > 0 ? trainer->network.buffer[0].name : "");
-    *ranks = ls_safetensors_find(reader->file, probe) != NULL ? (int)saved : 1;
+    *ranks = ls_safetensors_find(file, probe) != NULL ? (int)saved : 1;
     return saved == trainer->world.world && *ranks > 1
                ? LS_PLANT(resume_rank0_buffers, trainer->world.rank, 0)
                : 0;
 }
 
 /* Refuses tensors that were not asked for; other ranks' buffers belong to the file. */
-static ls_status check_leftovers(const ls_strict_reader *reader, int saved_ranks)
+static ls_status check_leftovers(const ls_safetensors *file, int saved_ranks)
 {
-    for (int i = 0; i < ls_safetensors_count(reader->file); i++) {
-        const ls_safetensors_entry *entry = ls_safetensors_at(reader->file, i);
+    for (int i = 0; i < ls_safetensors_count(file); i++) {
+        const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
         int rank = 0, used = 0;
         bool others = sscanf(entry->name, "rank%d/%n", &rank, &used) == 1 && used > 0 &&
                       rank >= 0 && rank < saved_ranks;
-        if (!others && !ls_strict_reader_has_seen(reader, entry)) {
-            return ls_log_fail(LS_ERR_USAGE, "%s: %s has no place in this run", reader->path,
-                               entry->name);
+        if (!others && !entry->seen) {
+            return ls_log_fail(LS_ERR_USAGE, "%s: %s has no place in this run",
+                               ls_safetensors_path(file), entry->name);
         }
     }
     return LS_OK;
 }
 
 /* The layout's entry, where this run may use it; NULL otherwise. */
-static ls_status read_layout(ls_strict_reader *reader, const ls_trainer *trainer,
+static ls_status read_layout(ls_safetensors *file, const ls_trainer *trainer,
                              const ls_safetensors_entry **out)
 {
     *out = NULL;
-    if (ls_safetensors_find(reader->file, "ddp/layout") == NULL) {
+    if (ls_safetensors_find(file, "ddp/layout") == NULL) {
         return LS_OK;
     }
     ls_shape shape = {.rank = 1, .dim = {ls_buckets_vector_length(trainer->memory.param_count)}};
     const ls_safetensors_entry *entry = NULL;
-    LS_TRY(ls_strict_reader_tensor(reader, "ddp/layout", LS_I32, false, &shape, &entry));
+    LS_TRY(ls_safetensors_require(file, "ddp/layout", LS_I32, false, &shape, &entry));
     LS_TEXT(rule, 24, "%016llx", (unsigned long long)ls_agree_bucket_rule(trainer));
     LS_TEXT(world, 16, "%d", trainer->world.world);
-    bool same = strcmp(rule, ls_safetensors_metadata_of(reader->file, "bucket_rule", "")) == 0 &&
-                strcmp(world, ls_safetensors_metadata_of(reader->file, "world_size", "")) == 0;
+    bool same = strcmp(rule, text_of(file, "bucket_rule")) == 0 &&
+                strcmp(world, text_of(file, "world_size")) == 0;
     *out = same && trainer->ddp != NULL ? entry : NULL;
     return LS_OK;
 }
 
 /* Of this rank; in another world rank 0 goes on with the sum of all. Earlier versions saved none.
  */
-static ls_status read_epoch(ls_strict_reader *reader, const ls_trainer *trainer,
-                            ls_evaluate_sums *out)
+static ls_status read_epoch(ls_safetensors *file, const ls_trainer *trainer, ls_evaluate_sums *out)
 {
-    int64_t ranks = strtol(ls_safetensors_metadata_of(reader->file, "world_size", "1"), NULL, 10);
+    int64_t ranks = strtol(ls_safetensors_metadata_of(file, "world_size", "1"), NULL, 10);
     const ls_safetensors_entry *counts = NULL, *losses = NULL;
     ls_shape shape = {.rank = 2, .dim = {ranks, EPOCH_COUNTS}};
     *out = (ls_evaluate_sums){0};
-    if (ls_safetensors_find(reader->file, "epoch/counts") == NULL) {
+    if (ls_safetensors_find(file, "epoch/counts") == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_strict_reader_tensor(reader, "epoch/counts", LS_I64, false, &shape, &counts));
+    LS_TRY(ls_safetensors_require(file, "epoch/counts", LS_I64, false, &shape, &counts));
     shape.rank = 1;
-    LS_TRY(ls_strict_reader_tensor(reader, "epoch/loss", LS_F64, false, &shape, &losses));
+    LS_TRY(ls_safetensors_require(file, "epoch/loss", LS_F64, false, &shape, &losses));
     const int64_t *count = counts->data;
     const double *loss = losses->data;
     for (int64_t rank = 0; rank < ranks; rank++) {
@@ -615,30 +609,30 @@ static ls_status read_epoch(ls_strict_reader *reader, const ls_trainer *trainer,
     return LS_OK;
 }
 
-static int64_t number_of(const ls_strict_reader *reader, const char *name)
+static int64_t number_of(const ls_safetensors *file, const char *name)
 {
     int64_t number = 0;
-    (void)ls_text_integer(ls_safetensors_metadata_of(reader->file, name, "0"), 0, INT64_C(1) << 50,
+    (void)ls_text_integer(ls_safetensors_metadata_of(file, name, "0"), 0, INT64_C(1) << 50,
                           &number);
     return number;
 }
 
-static ls_status read_best(const ls_strict_reader *reader, ls_trainer_best *out)
+static ls_status read_best(const ls_safetensors *file, ls_trainer_best *out)
 {
-    ls_trainer_best best = {number_of(reader, "best_step"), number_of(reader, "best_images"),
-                            number_of(reader, "best_top1")};
+    ls_trainer_best best = {number_of(file, "best_step"), number_of(file, "best_images"),
+                            number_of(file, "best_top1")};
     if (best.top1 > best.images || (best.step > 0 && best.images == 0)) {
         return ls_log_fail(LS_ERR_USAGE, "%s: best top-1 %lld of %lld pictures: no score",
-                           reader->path, (long long)best.top1, (long long)best.images);
+                           ls_safetensors_path(file), (long long)best.top1, (long long)best.images);
     }
     *out = LS_PLANT(best_not_resumed, best, (ls_trainer_best){0});
     return LS_OK;
 }
 
-static void note_resumed(const ls_strict_reader *reader, const ls_trainer_best *best, int64_t step)
+static void note_resumed(const ls_safetensors *file, const ls_trainer_best *best, int64_t step)
 {
     char line[160] = "";
-    int64_t per_epoch = number_of(reader, "steps_per_epoch");
+    int64_t per_epoch = number_of(file, "steps_per_epoch");
     if (per_epoch > 0) {
         ls_text_add(line, sizeof line, ", epoch %lld and %lld of %lld steps",
                     (long long)(step / per_epoch), (long long)(step % per_epoch),
@@ -648,44 +642,44 @@ static void note_resumed(const ls_strict_reader *reader, const ls_trainer_best *
         ls_text_add(line, sizeof line, ", best top-1 %.2f %% after step %lld",
                     100.0 * (double)best->top1 / (double)best->images, (long long)best->step);
     }
-    ls_log_note("--resume %s: step %lld%s", reader->path, (long long)step, line);
+    ls_log_note("--resume %s: step %lld%s", ls_safetensors_path(file), (long long)step, line);
 }
 
-static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_step_state *state,
+static ls_status load_checked(ls_safetensors *file, ls_trainer *trainer, ls_step_state *state,
                               int64_t *step)
 {
-    source from = {reader, trainer};
+    source from = {file, trainer, true};
     int ranks = 1;
     const ls_safetensors_entry *layout = NULL;
-    LS_TRY(check_metadata(reader, trainer));
-    LS_TRY(each_param(trainer, check_param, &from));
-    LS_TRY(read_state(reader, trainer, state, step));
-    LS_TRY(read_layout(reader, trainer, &layout));
-    int rank = choose_buffers(reader, trainer, &ranks);
+    LS_TRY(check_metadata(file, trainer));
+    LS_TRY(each_param(trainer, check_tensor, &from));
+    LS_TRY(read_state(file, trainer, state, step));
+    LS_TRY(read_layout(file, trainer, &layout));
+    int rank = choose_buffers(file, trainer, &ranks);
+    from.finite = false;
     LS_TRY(each_buffer(trainer, 0, check_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, check_tensor, &from));
     ls_evaluate_sums epoch;
     ls_trainer_best best;
-    LS_TRY(read_epoch(reader, trainer, &epoch));
-    LS_TRY(read_best(reader, &best));
-    LS_TRY(check_leftovers(reader, ranks));
+    LS_TRY(read_epoch(file, trainer, &epoch));
+    LS_TRY(read_best(file, &best));
+    LS_TRY(check_leftovers(file, ranks));
     if (layout != NULL) {
-        bool settled =
-            strcmp(ls_safetensors_metadata_of(reader->file, "settled", "true"), "true") == 0;
-        LS_TRY(ls_ddp_adopt(trainer->ddp, layout->data, settled, reader->path));
+        bool settled = strcmp(ls_safetensors_metadata_of(file, "settled", "true"), "true") == 0;
+        LS_TRY(ls_ddp_adopt(trainer->ddp, layout->data, settled, ls_safetensors_path(file)));
     }
     LS_TRY(each_param(trainer, load_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, load_tensor, &from));
     trainer->epoch = epoch;
     trainer->best = best;
     if (trainer->world.rank == 0) {
-        note_resumed(reader, &best, *step);
-        ls_strict_reader_warn_unverified(reader);
-        warn_differences(reader, trainer);
+        note_resumed(file, &best, *step);
+        ls_safetensors_warn_unverified(file);
+        warn_differences(file, trainer);
         bool half = trainer->precision.activation != LS_F32;
-        warn_other_order(reader, "half_math", half ? half_math(trainer) : "", "products");
-        warn_other_order(reader, "layout", layout_of(trainer), "activations");
-        warn_other_world(reader, trainer);
+        warn_other_order(file, "half_math", half ? half_math(trainer) : "", "products");
+        warn_other_order(file, "layout", layout_of(trainer), "activations");
+        warn_other_world(file, trainer);
     }
     return LS_OK;
 }
@@ -693,18 +687,17 @@ static ls_status load_checked(ls_strict_reader *reader, ls_trainer *trainer, ls_
 ls_status ls_checkpoint_load(ls_trainer *trainer, const char *path, ls_step_state *state,
                              int64_t *step)
 {
-    ls_strict_reader reader;
-    LS_TRY(ls_strict_reader_open(path, &reader));
+    ls_safetensors *file = NULL;
     ls_step_state read_state_value;
     int64_t read_step = 0;
-    bool of_torch =
-        strcmp(ls_safetensors_metadata_of(reader.file, "format", ""), LS_PTH_STATE_FORMAT) == 0;
-    ls_status status = of_torch ? ls_from_torch_load(&reader, trainer, &read_state_value)
-                                : load_checked(&reader, trainer, &read_state_value, &read_step);
+    LS_TRY(ls_pth_state_open(path, &file));
+    bool of_torch = strcmp(text_of(file, "format"), LS_PTH_STATE_FORMAT) == 0;
+    ls_status status = of_torch ? ls_weights_resume(file, trainer, &read_state_value)
+                                : load_checked(file, trainer, &read_state_value, &read_step);
     if (status == LS_OK) {
         *state = read_state_value;
         *step = read_step;
     }
-    ls_strict_reader_close(&reader);
+    ls_safetensors_close(file);
     return status;
 }

@@ -30,7 +30,7 @@
 #define LS_CHECKPOINT_H
 
 #include "reference/train/trainer.h"
-#include "reference/files/strict_reader.h"
+#include "reference/files/pth.h"
 
 #define LS_CHECKPOINT_FORMAT "lockstep-checkpoint"
 
@@ -60,7 +60,7 @@ ls_status ls_weights_load(ls_trainer *trainer, const char *path);
 /* The file's format is LS_PTH_STATE_FORMAT. Checks everything, then fills parameters, masters,
  * moments, buffers, trainer->best, trainer->resumed_epochs and *state. LS_ERR_USAGE, with what
  * differs, before anything has changed. */
-ls_status ls_from_torch_load(ls_strict_reader *reader, ls_trainer *trainer, ls_step_state *state);
+ls_status ls_weights_resume(ls_safetensors *file, ls_trainer *trainer, ls_step_state *state);
 
 /* What a run keeps: --save FILE after the last step, and --save-dir DIR with two checkpoints,
  * `last.safetensors` (the newest state) and `best.safetensors` (after the validation with the
@@ -97,5 +97,27 @@ typedef struct ls_save_stop {
  * second step from here, which no rank has begun yet: one can only begin a step when all have
  * begun the one before the last. */
 ls_status ls_save_ask(ls_trainer *trainer, int64_t done, ls_save_stop *stop);
+
+/* Files of tensors from one format to the other, for `lockstep checkpoint FILE --to OUT`.
+ *
+ * OUT.safetensors holds the tensors and metadata that a run would read of FILE (files/pth.h).
+ *
+ * OUT.pth holds what the ImageNet scripts of Apex and PyTorch save, so that either loads it, also
+ * with weights_only=True: state_dict (masters where there are masters), optimizer, epoch, arch,
+ * best_acc1, best_prec1, amp (Apex's) and scaler (torch's), each where FILE has it; and of a
+ * checkpoint under `lockstep` what these have no place for, so that converting it back loses no
+ * bit. Plain weights become a plain state dict. `plain` leaves `lockstep` out. */
+
+typedef enum ls_convert_kind {
+    LS_CONVERT_CHECKPOINT, /* of Lockstep */
+    LS_CONVERT_SCRIPT,     /* of a script of PyTorch or Apex */
+    LS_CONVERT_WEIGHTS,    /* names and tensors */
+    LS_CONVERT_DUMP,       /* of a step */
+} ls_convert_kind;
+ls_convert_kind ls_convert_kind_of(const ls_safetensors *file);
+
+/* Writes `file`, opened from `path`, to `out`, whose name ends in .safetensors, .pth or .pt. Else,
+ * and for a dump, LS_ERR_USAGE. */
+ls_status ls_convert_write(const char *path, ls_safetensors *file, const char *out, bool plain);
 
 #endif

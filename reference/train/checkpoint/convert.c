@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "checkpoint.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -6,14 +6,11 @@
 #include <string.h>
 
 #include "kernels/core/json.h"
-#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth.h"
-#include "reference/files/pth_state.h"
 #include "reference/model/model.h"
-#include "checkpoint.h"
 
 static const double COUNTS = 1e15; /* beyond all that a run counts */
 
@@ -71,12 +68,11 @@ static ls_status write_safetensors(const ls_safetensors *file, const char *out)
 
 /* ---- to torch.save --------------------------------------------------------------------------- */
 
-/* A file being written, and which of the tensors have found their place. */
+/* A file being written; tensors that have found their place are seen. */
 typedef struct target {
-    const ls_safetensors *file;
+    ls_safetensors *file;
     ls_pth_writer *writer;
     ls_words params, buffers; /* in the order of modules */
-    bool *placed;             /* [count of file] */
 } target;
 
 static const ls_safetensors_entry *find(const target *to, const char *format, const char *name,
@@ -88,11 +84,8 @@ static const ls_safetensors_entry *find(const target *to, const char *format, co
 
 static void put_entry(target *to, const char *name, const ls_safetensors_entry *entry)
 {
-    for (int i = 0; i < ls_safetensors_count(to->file); i++) {
-        to->placed[i] = to->placed[i] || ls_safetensors_at(to->file, i) == entry;
-    }
-    ls_pth_put_text(to->writer, name);
-    ls_pth_put_tensor(to->writer, entry->dtype, &entry->shape, entry->data);
+    ls_safetensors_see(to->file, entry);
+    ls_pth_put_tensor(to->writer, name, entry->dtype, &entry->shape, entry->data);
 }
 
 /* By the network, where the file says it; else in the order of the file, which is that of modules
@@ -136,7 +129,7 @@ static bool same_module(const char *a, const char *b)
 /* As torch orders it: of each module the parameters, then the statistics. */
 static void put_state_dict(target *to)
 {
-    ls_pth_begin_ordered(to->writer);
+    ls_pth_begin_ordered(to->writer, "state_dict");
     for (int i = 0; i < to->params.count; i++) {
         const char *name = to->params.word[i];
         const ls_safetensors_entry *master = find(to, "master", name, "");
@@ -153,24 +146,6 @@ static void put_state_dict(target *to)
         }
     }
     ls_pth_end_dict(to->writer);
-}
-
-static void put_number(target *to, const char *name, double number)
-{
-    ls_pth_put_text(to->writer, name);
-    ls_pth_put_number(to->writer, number);
-}
-
-static void put_integer(target *to, const char *name, int64_t number)
-{
-    ls_pth_put_text(to->writer, name);
-    ls_pth_put_integer(to->writer, number);
-}
-
-static void put_bool(target *to, const char *name, bool is)
-{
-    ls_pth_put_text(to->writer, name);
-    ls_pth_put_bool(to->writer, is);
 }
 
 static const char *const moments[] = {"momentum_buffer", "exp_avg", "exp_avg_sq"};
@@ -191,16 +166,15 @@ static bool has_moments(const target *to)
 static void put_moments(target *to, const float *step)
 {
     const ls_shape scalar = {0};
-    ls_pth_put_text(to->writer, "state");
-    ls_pth_begin_dict(to->writer);
+    ls_pth_begin_dict(to->writer, "state");
     for (int i = 0; i < to->params.count; i++) {
         bool any = false;
         for (int m = 0; m < MOMENTS; m++) {
             LS_TEXT(rest, 32, "/%s", moments[m]);
             const ls_safetensors_entry *entry = find(to, "state", to->params.word[i], rest);
             if (entry != NULL && !any) {
-                ls_pth_put_integer(to->writer, i);
-                ls_pth_begin_dict(to->writer);
+                ls_pth_put_integer(to->writer, NULL, i);
+                ls_pth_begin_dict(to->writer, NULL);
                 any = true;
             }
             if (entry != NULL) {
@@ -208,8 +182,7 @@ static void put_moments(target *to, const float *step)
             }
         }
         if (any && step != NULL && find(to, "state", to->params.word[i], "/exp_avg") != NULL) {
-            ls_pth_put_text(to->writer, "step");
-            ls_pth_put_tensor(to->writer, LS_F32, &scalar, step);
+            ls_pth_put_tensor(to->writer, "step", LS_F32, &scalar, step);
         }
         if (any) {
             ls_pth_end_dict(to->writer);
@@ -233,34 +206,34 @@ static void put_group(target *to, const cJSON *options, int64_t steps)
     for (int i = 0; i < to->params.count; i++) {
         adam = adam || find(to, "state", to->params.word[i], "/exp_avg") != NULL;
     }
-    ls_pth_begin_dict(to->writer);
-    put_number(to, "lr", setting(to, options, "lr", "lr", 0.1));
-    put_number(to, "weight_decay", setting(to, options, "weight-decay", "weight_decay", 0));
+    ls_pth_begin_dict(to->writer, NULL);
+    ls_pth_put_number(to->writer, "lr", setting(to, options, "lr", "lr", 0.1));
+    ls_pth_put_number(to->writer, "weight_decay",
+                      setting(to, options, "weight-decay", "weight_decay", 0));
     if (adam) {
         const cJSON *betas = cJSON_GetObjectItemCaseSensitive(options, "betas");
         double a = 0.9, b = 0.999;
         if (cJSON_IsString(betas)) {
             (void)sscanf(betas->valuestring, "%lf,%lf", &a, &b);
         }
-        ls_pth_put_text(to->writer, "betas");
-        ls_pth_begin_list(to->writer);
-        ls_pth_put_number(to->writer, a);
-        ls_pth_put_number(to->writer, b);
+        ls_pth_begin_list(to->writer, "betas");
+        ls_pth_put_number(to->writer, NULL, a);
+        ls_pth_put_number(to->writer, NULL, b);
         ls_pth_end_list(to->writer);
-        put_number(to, "eps", setting(to, options, "eps", "eps", 1e-8));
-        put_bool(to, "amsgrad", false);
-        put_integer(to, "step", steps);
+        ls_pth_put_number(to->writer, "eps", setting(to, options, "eps", "eps", 1e-8));
+        ls_pth_put_bool(to->writer, "amsgrad", false);
+        ls_pth_put_integer(to->writer, "step", steps);
     } else {
         const cJSON *nesterov = cJSON_GetObjectItemCaseSensitive(options, "nesterov");
-        put_number(to, "momentum", setting(to, options, "momentum", "momentum", 0.9));
-        put_number(to, "dampening", 0);
-        put_bool(to, "nesterov", cJSON_IsTrue(nesterov));
+        ls_pth_put_number(to->writer, "momentum",
+                          setting(to, options, "momentum", "momentum", 0.9));
+        ls_pth_put_number(to->writer, "dampening", 0);
+        ls_pth_put_bool(to->writer, "nesterov", cJSON_IsTrue(nesterov));
     }
-    put_bool(to, "maximize", false);
-    ls_pth_put_text(to->writer, "params");
-    ls_pth_begin_list(to->writer);
+    ls_pth_put_bool(to->writer, "maximize", false);
+    ls_pth_begin_list(to->writer, "params");
     for (int i = 0; i < to->params.count; i++) {
-        ls_pth_put_integer(to->writer, i);
+        ls_pth_put_integer(to->writer, NULL, i);
     }
     ls_pth_end_list(to->writer);
     ls_pth_end_dict(to->writer);
@@ -291,11 +264,9 @@ static void put_optimizer(target *to, float *step)
     double steps = scalar_of(to, "optimizer/step_count", -1);
     steps = steps < COUNTS ? steps : -1;
     *step = (float)steps;
-    ls_pth_put_text(to->writer, "optimizer");
-    ls_pth_begin_dict(to->writer);
+    ls_pth_begin_dict(to->writer, "optimizer");
     put_moments(to, steps >= 0 ? step : NULL);
-    ls_pth_put_text(to->writer, "param_groups");
-    ls_pth_begin_list(to->writer);
+    ls_pth_begin_list(to->writer, "param_groups");
     put_group(to, options, steps >= 0 ? (int64_t)steps : 0);
     ls_pth_end_list(to->writer);
     ls_pth_end_dict(to->writer);
@@ -311,21 +282,18 @@ static void put_scaler(target *to)
         return;
     }
     (void)ls_text_integer(metadata(to->file, "growth_interval"), 1, INT32_MAX, &interval);
-    ls_pth_put_text(to->writer, "amp");
-    ls_pth_begin_dict(to->writer);
-    ls_pth_put_text(to->writer, "loss_scaler0");
-    ls_pth_begin_dict(to->writer);
-    put_number(to, "loss_scale", scale);
-    put_integer(to, "unskipped", clean);
+    ls_pth_begin_dict(to->writer, "amp");
+    ls_pth_begin_dict(to->writer, "loss_scaler0");
+    ls_pth_put_number(to->writer, "loss_scale", scale);
+    ls_pth_put_integer(to->writer, "unskipped", clean);
     ls_pth_end_dict(to->writer);
     ls_pth_end_dict(to->writer);
-    ls_pth_put_text(to->writer, "scaler");
-    ls_pth_begin_dict(to->writer);
-    put_number(to, "scale", scale);
-    put_number(to, "growth_factor", 2);
-    put_number(to, "backoff_factor", 0.5);
-    put_integer(to, "growth_interval", interval);
-    put_integer(to, "_growth_tracker", clean);
+    ls_pth_begin_dict(to->writer, "scaler");
+    ls_pth_put_number(to->writer, "scale", scale);
+    ls_pth_put_number(to->writer, "growth_factor", 2);
+    ls_pth_put_number(to->writer, "backoff_factor", 0.5);
+    ls_pth_put_integer(to->writer, "growth_interval", interval);
+    ls_pth_put_integer(to->writer, "_growth_tracker", clean);
     ls_pth_end_dict(to->writer);
 }
 
@@ -341,15 +309,14 @@ static void put_progress(target *to)
         has_best = true;
     }
     if (ls_text_integer(metadata(to->file, "epoch"), 0, INT64_MAX, &epoch)) {
-        put_integer(to, "epoch", epoch);
+        ls_pth_put_integer(to->writer, "epoch", epoch);
     }
     if (metadata(to->file, "arch")[0] != '\0') {
-        ls_pth_put_text(to->writer, "arch");
-        ls_pth_put_text(to->writer, metadata(to->file, "arch"));
+        ls_pth_put_text(to->writer, "arch", metadata(to->file, "arch"));
     }
     if (has_best) {
-        put_number(to, "best_acc1", best);
-        put_number(to, "best_prec1", best);
+        ls_pth_put_number(to->writer, "best_acc1", best);
+        ls_pth_put_number(to->writer, "best_prec1", best);
     }
 }
 
@@ -357,24 +324,19 @@ static void put_progress(target *to)
 static void put_own(target *to)
 {
     const char *name, *text;
-    ls_pth_put_text(to->writer, LS_PTH_STATE_OWN);
-    ls_pth_begin_dict(to->writer);
-    ls_pth_put_text(to->writer, "metadata");
-    ls_pth_begin_dict(to->writer);
+    ls_pth_begin_dict(to->writer, LS_PTH_STATE_OWN);
+    ls_pth_begin_dict(to->writer, "metadata");
     for (int i = 0; ls_safetensors_metadata_at(to->file, i, &name, &text); i++) {
         if (!begins(name, "xxh64_")) {
-            ls_pth_put_text(to->writer, name);
-            ls_pth_put_text(to->writer, text);
+            ls_pth_put_text(to->writer, name, text);
         }
     }
     ls_pth_end_dict(to->writer);
-    ls_pth_put_text(to->writer, "tensors");
-    ls_pth_begin_dict(to->writer);
+    ls_pth_begin_dict(to->writer, "tensors");
     for (int i = 0; i < ls_safetensors_count(to->file); i++) {
         const ls_safetensors_entry *entry = ls_safetensors_at(to->file, i);
-        if (LS_PLANT(pth_half_forgotten, !to->placed[i], entry->dtype == LS_I32)) {
-            ls_pth_put_text(to->writer, entry->name);
-            ls_pth_put_tensor(to->writer, entry->dtype, &entry->shape, entry->data);
+        if (LS_PLANT(pth_half_forgotten, !entry->seen, entry->dtype == LS_I32)) {
+            ls_pth_put_tensor(to->writer, entry->name, entry->dtype, &entry->shape, entry->data);
         }
     }
     ls_pth_end_dict(to->writer);
@@ -383,9 +345,8 @@ static void put_own(target *to)
 
 static void put_run(target *to, bool own, float *step)
 {
-    ls_pth_begin_dict(to->writer);
+    ls_pth_begin_dict(to->writer, NULL);
     put_progress(to);
-    ls_pth_put_text(to->writer, "state_dict");
     put_state_dict(to);
     if (has_moments(to)) {
         put_optimizer(to, step);
@@ -397,14 +358,12 @@ static void put_run(target *to, bool own, float *step)
     ls_pth_end_dict(to->writer);
 }
 
-static ls_status write_pth(const ls_safetensors *file, ls_convert_kind kind, bool plain,
-                           const char *out)
+static ls_status write_pth(ls_safetensors *file, ls_convert_kind kind, bool plain, const char *out)
 {
     target to = {.file = file, .writer = ls_pth_create()};
     float step = 0;
-    to.placed = ls_list_make((size_t)ls_safetensors_count(file) + 1, sizeof *to.placed);
     if (kind == LS_CONVERT_WEIGHTS) {
-        ls_pth_begin_ordered(to.writer);
+        ls_pth_begin_ordered(to.writer, NULL);
         for (int i = 0; i < ls_safetensors_count(file); i++) {
             const ls_safetensors_entry *entry = ls_safetensors_at(file, i);
             put_entry(&to, entry->name, entry);
@@ -417,12 +376,10 @@ static ls_status write_pth(const ls_safetensors *file, ls_convert_kind kind, boo
     ls_status status = ls_pth_finish(to.writer, out);
     ls_words_free(&to.params);
     ls_words_free(&to.buffers);
-    free(to.placed);
     return status;
 }
 
-ls_status ls_convert_write(const char *path, const ls_safetensors *file, const char *out,
-                           bool plain)
+ls_status ls_convert_write(const char *path, ls_safetensors *file, const char *out, bool plain)
 {
     ls_convert_kind kind = ls_convert_kind_of(file);
     if (kind == LS_CONVERT_DUMP) {

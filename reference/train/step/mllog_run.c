@@ -33,34 +33,46 @@ static int64_t images_per_step(const ls_trainer *trainer)
     return LS_PLANT(mllog_batch_of_a_rank, images * options->accumulate, options->batch_size);
 }
 
+typedef struct figure {
+    const char *key; /* NULL: not logged */
+    double value;
+} figure;
+
+static ls_status write_figures(ls_mllog *log, const figure *row, size_t count)
+{
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < count && status == LS_OK; i++) {
+        status = row[i].key == NULL ? LS_OK : ls_mllog_number(log, row[i].key, row[i].value, 0);
+    }
+    return status;
+}
+
 /* MLPerf's names: lars_opt_base_learning_rate, opt_base_learning_rate. */
 static ls_status write_optimizer(ls_trainer *trainer)
 {
-    ls_mllog *log = trainer->mllog;
     const ls_options *options = &trainer->options;
-    bool lars = options->optimizer == LS_OPTIMIZER_LARS;
-    bool momentum = ls_optimizers_takes(options->optimizer, "momentum");
-    LS_TRY(ls_mllog_text(log, "opt_name", ls_optimizers_name(options->optimizer)));
-    LS_TRY(ls_mllog_number(log, lars ? "lars_opt_base_learning_rate" : "opt_base_learning_rate",
-                           trainer->base_lr, 0));
-    LS_TRY(ls_mllog_number(log, lars ? "lars_opt_weight_decay" : "opt_weight_decay",
-                           options->weight_decay, 0));
-    if (momentum) {
-        LS_TRY(ls_mllog_number(log, lars ? "lars_opt_momentum" : "opt_momentum", options->momentum,
-                               0));
-    }
-    if (lars) {
-        LS_TRY(ls_mllog_number(log, "lars_epsilon", options->epsilon, 0));
-    }
     const ls_schedule *schedule = &trainer->schedule;
-    bool epochs = schedule->warmup && !schedule->warmup_length.in_steps;
-    double warmup = schedule->kind == LS_SCHEDULE_IMAGENET ? 5 : schedule->warmup_length.count;
-    if (epochs || schedule->kind == LS_SCHEDULE_IMAGENET) {
-        LS_TRY(ls_mllog_number(
-            log, lars ? "lars_opt_learning_rate_warmup_epochs" : "opt_learning_rate_warmup_epochs",
-            warmup, 0));
-    }
-    return LS_OK;
+    bool imagenet = schedule->kind == LS_SCHEDULE_IMAGENET;
+    bool epochs = imagenet || (schedule->warmup && !schedule->warmup_length.in_steps);
+    bool momentum = ls_optimizers_takes(options->optimizer, "momentum");
+    const figure others[] = {
+        {"opt_base_learning_rate", trainer->base_lr},
+        {"opt_weight_decay", options->weight_decay},
+        {momentum ? "opt_momentum" : NULL, options->momentum},
+        {epochs ? "opt_learning_rate_warmup_epochs" : NULL,
+         imagenet ? 5 : schedule->warmup_length.count},
+    };
+    const figure lars[] = {
+        {"lars_opt_base_learning_rate", others[0].value},
+        {"lars_opt_weight_decay", others[1].value},
+        {"lars_opt_momentum", others[2].value},
+        {"lars_epsilon", options->epsilon},
+        {epochs ? "lars_opt_learning_rate_warmup_epochs" : NULL, others[3].value},
+    };
+    LS_TRY(ls_mllog_text(trainer->mllog, "opt_name", ls_optimizers_name(options->optimizer)));
+    return options->optimizer == LS_OPTIMIZER_LARS
+               ? write_figures(trainer->mllog, lars, sizeof lars / sizeof *lars)
+               : write_figures(trainer->mllog, others, sizeof others / sizeof *others);
 }
 
 /* Epochs are counted from 1. */
@@ -75,22 +87,21 @@ ls_status ls_mllog_run_begin(ls_trainer *trainer)
     if (log == NULL) {
         return LS_OK;
     }
-    LS_TRY(ls_mllog_start(log, "init_start", 0));
+    LS_TRY(ls_mllog_interval(log, "init_start", true, 0));
     LS_TRY(ls_mllog_text(log, "submission_benchmark", "resnet"));
-    LS_TRY(ls_mllog_number(log, "global_batch_size", (double)images_per_step(trainer), 0));
-    LS_TRY(ls_mllog_number(log, "gradient_accumulation_steps", trainer->options.accumulate, 0));
-    LS_TRY(ls_mllog_number(log, "seed", (double)trainer->options.seed, 0));
-    if (trainer->steps_per_epoch > 0) {
-        LS_TRY(
-            ls_mllog_number(log, "train_samples", (double)ls_loader_pictures(trainer->loader), 0));
-    }
-    if (trainer->evaluate != NULL) {
-        LS_TRY(ls_mllog_number(log, "eval_samples", (double)ls_evaluate_pictures(trainer->evaluate),
-                               0));
-    }
+    const figure run[] = {
+        {"global_batch_size", (double)images_per_step(trainer)},
+        {"gradient_accumulation_steps", trainer->options.accumulate},
+        {"seed", (double)trainer->options.seed},
+        {trainer->steps_per_epoch > 0 ? "train_samples" : NULL,
+         (double)ls_loader_pictures(trainer->loader)},
+        {trainer->evaluate != NULL ? "eval_samples" : NULL,
+         trainer->evaluate != NULL ? (double)ls_evaluate_pictures(trainer->evaluate) : 0},
+    };
+    LS_TRY(write_figures(log, run, sizeof run / sizeof *run));
     LS_TRY(write_optimizer(trainer));
-    LS_TRY(ls_mllog_end(log, "init_stop", 0));
-    return ls_mllog_start(log, "run_start", 0);
+    LS_TRY(ls_mllog_interval(log, "init_stop", false, 0));
+    return ls_mllog_interval(log, "run_start", true, 0);
 }
 
 ls_status ls_mllog_run_epoch(ls_trainer *trainer, int64_t step, bool begins)
@@ -98,8 +109,8 @@ ls_status ls_mllog_run_epoch(ls_trainer *trainer, int64_t step, bool begins)
     if (trainer->mllog == NULL || trainer->steps_per_epoch == 0) {
         return LS_OK;
     }
-    return begins ? ls_mllog_start(trainer->mllog, "epoch_start", epoch_of(trainer, step))
-                  : ls_mllog_end(trainer->mllog, "epoch_stop", epoch_of(trainer, step));
+    return ls_mllog_interval(trainer->mllog, begins ? "epoch_start" : "epoch_stop", begins,
+                             epoch_of(trainer, step));
 }
 
 ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_evaluate_sums *val)
@@ -107,11 +118,11 @@ ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_eva
     ls_mllog *log = trainer->mllog;
     int64_t epoch = step > 0 ? epoch_of(trainer, step) : 0;
     if (val == NULL) {
-        return ls_mllog_start(log, "eval_start", epoch);
+        return ls_mllog_interval(log, "eval_start", true, epoch);
     }
     LS_TRY(ls_mllog_number(log, "eval_accuracy",
                            LS_PLANT(mllog_top5_for_top1, (double)val->top1, (double)val->top5) /
                                (double)val->images,
                            epoch));
-    return ls_mllog_end(log, "eval_stop", epoch);
+    return ls_mllog_interval(log, "eval_stop", false, epoch);
 }

@@ -172,17 +172,17 @@ static ls_status write_event(loop *loop, const ls_step_record *record)
     memcpy(event.ms_given, record->ms_given, sizeof event.ms_given);
     memcpy(event.ms, record->ms, sizeof event.ms);
     LS_TRY(ls_events_write_step(trainer->events, &event));
-    ls_tensorboard_scalars scalars = {
-        .no_loss = event.joined,
-        .loss = event.loss,
-        .lr = event.lr,
-        .loss_scale = event.loss_scale,
-        .grad_norm = event.norm_given && isfinite(event.grad_norm) ? event.grad_norm : NAN,
-        .images_per_s = event.audited ? NAN
-                                      : (float)(1e3 * images_of_world(trainer, record) /
-                                                record->ms[LS_EVENTS_MS_TOTAL]),
+    bool normed = event.norm_given && isfinite(event.grad_norm);
+    double rate = 1e3 * images_of_world(trainer, record) / record->ms[LS_EVENTS_MS_TOTAL];
+    const ls_tensorboard_scalar scalars[] = {
+        {event.joined ? NULL : "loss", event.loss},
+        {"lr", event.lr},
+        {"loss_scale", event.loss_scale},
+        {event.audited || isnan(rate) ? NULL : "images_per_s", (float)rate},
+        {normed ? "grad_norm" : NULL, event.grad_norm},
     };
-    LS_TRY(ls_tensorboard_write(trainer->board, record->step, &scalars));
+    LS_TRY(ls_tensorboard_write(trainer->board, record->step, scalars,
+                                (int)(sizeof scalars / sizeof *scalars)));
     print_step(loop, record, event.loss);
     loop->skipped += event.skipped;
     return LS_OK;

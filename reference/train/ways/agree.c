@@ -61,12 +61,6 @@ uint64_t ls_agree_network_digest(const ls_network *network)
     return digest;
 }
 
-static void add_hex(cJSON *object, const char *name, uint64_t value)
-{
-    LS_TEXT(text, 24, "%016llx", (unsigned long long)value);
-    cJSON_AddStringToObject(object, name, text);
-}
-
 /* What must be equal on all ranks, as one flat JSON object; NULL without memory. */
 static char *describe_run(const ls_trainer *trainer)
 {
@@ -88,8 +82,8 @@ static char *describe_run(const ls_trainer *trainer)
         LS_TEXT(name, 64, "--%s", item->string);
         cJSON_AddItemToObject(all, name, item);
     }
-    add_hex(all, "the bucket rule", ls_agree_bucket_rule(trainer));
-    add_hex(all, "the network", ls_agree_network_digest(&trainer->network));
+    ls_events_add_hex(all, "the bucket rule", ls_agree_bucket_rule(trainer));
+    ls_events_add_hex(all, "the network", ls_agree_network_digest(&trainer->network));
     char *text = cJSON_PrintUnformatted(all);
     cJSON_Delete(options);
     cJSON_Delete(all);

@@ -11,8 +11,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth.h"
-#include "reference/files/pth_state.h"
-#include "reference/files/zip.h"
 #include "suite/judge/judges.h"
 
 /* ---- there and back -------------------------------------------------------------------------- */
@@ -182,10 +180,9 @@ static void judge_prefix(const ls_case *row, const ls_record *job, ls_verdict *o
     LS_ASSERT(descriptor >= 0);
     close(descriptor);
     ls_pth_writer *writer = ls_pth_create();
-    ls_pth_begin_ordered(writer);
+    ls_pth_begin_ordered(writer, NULL);
     for (int i = 0; i < 2; i++) {
-        ls_pth_put_text(writer, names[i]);
-        ls_pth_put_tensor(writer, LS_F32, &shape, values);
+        ls_pth_put_tensor(writer, names[i], LS_F32, &shape, values);
     }
     ls_pth_end_dict(writer);
     if (ls_pth_finish(writer, path) != LS_OK || ls_pth_state_open(path, &file) != LS_OK) {

@@ -6,10 +6,8 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "reference/files/pth_state.h"
-#include "reference/files/zip.h"
+#include "reference/files/pth.h"
 #include "reference/train/checkpoint/checkpoint.h"
-#include "reference/train/checkpoint/convert.h"
 #include "suite/unit/reference/host_trainer.h"
 
 enum { DIRECTORY_BYTES = 4096 };

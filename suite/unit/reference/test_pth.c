@@ -11,8 +11,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth.h"
-#include "reference/files/pth_state.h"
-#include "reference/files/zip.h"
 #include "reference/train/checkpoint/checkpoint.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
@@ -445,25 +443,22 @@ static float value_of(int param, int64_t element)
 static void put_dict(ls_pth_writer *w, const ls_network *network, const made_file *how, float *data)
 {
     static const int64_t tracked = 33;
-    ls_pth_begin_ordered(w);
+    ls_pth_begin_ordered(w, how->dict);
     for (int i = 0; i < network->param_count; i++) {
         const ls_param *param = &network->param[i];
         LS_TEXT(name, 160, "%s%s", how->prefix, param->name);
-        ls_pth_put_text(w, name);
-        ls_pth_put_tensor(w, LS_F32, &param->shape, data + (size_t)i * 65536);
+        ls_pth_put_tensor(w, name, LS_F32, &param->shape, data + (size_t)i * 65536);
     }
     for (int i = 0; i < network->buffer_count; i++) {
         const ls_buffer *buffer = &network->buffer[i];
         bool counter = buffer->role == LS_BUFFER_BATCHES_TRACKED;
         ls_shape shape = {.rank = counter ? 0 : 1, .dim = {buffer->count}};
         LS_TEXT(name, 160, "%s%s", how->prefix, buffer->name);
-        ls_pth_put_text(w, name);
-        ls_pth_put_tensor(w, counter ? LS_I64 : LS_F32, &shape,
+        ls_pth_put_tensor(w, name, counter ? LS_I64 : LS_F32, &shape,
                           counter ? (const void *)&tracked : data + 5 * 65536);
     }
     if (how->stranger) {
-        ls_pth_put_text(w, "head.weight");
-        ls_pth_put_tensor(w, LS_F32, &network->param[0].shape, data);
+        ls_pth_put_tensor(w, "head.weight", LS_F32, &network->param[0].shape, data);
     }
     ls_pth_end_dict(w);
 }
@@ -472,27 +467,23 @@ static void put_optimizer(ls_pth_writer *w, const ls_network *network, const mad
                           const float *data)
 {
     int params = network->param_count;
-    ls_pth_begin_dict(w);
-    ls_pth_put_text(w, "state");
-    ls_pth_begin_dict(w);
+    ls_pth_begin_dict(w, "optimizer");
+    ls_pth_begin_dict(w, "state");
     for (int i = 1; i < params; i++) { /* the first was never stepped */
-        ls_pth_put_integer(w, i);
-        ls_pth_begin_dict(w);
-        ls_pth_put_text(w, "momentum_buffer");
-        ls_pth_put_tensor(w, LS_F32, &network->param[i].shape, data + (size_t)(params + i) * 65536);
+        ls_pth_put_integer(w, NULL, i);
+        ls_pth_begin_dict(w, NULL);
+        ls_pth_put_tensor(w, "momentum_buffer", LS_F32, &network->param[i].shape,
+                          data + (size_t)(params + i) * 65536);
         ls_pth_end_dict(w);
     }
     ls_pth_end_dict(w);
-    ls_pth_put_text(w, "param_groups");
-    ls_pth_begin_list(w);
+    ls_pth_begin_list(w, "param_groups");
     for (int g = 0; g < how->groups; g++) {
-        ls_pth_begin_dict(w);
-        ls_pth_put_text(w, "momentum");
-        ls_pth_put_number(w, 0.75);
-        ls_pth_put_text(w, "params");
-        ls_pth_begin_list(w);
+        ls_pth_begin_dict(w, NULL);
+        ls_pth_put_number(w, "momentum", 0.75);
+        ls_pth_begin_list(w, "params");
         for (int i = 0; i < params; i++) {
-            ls_pth_put_integer(w, i);
+            ls_pth_put_integer(w, NULL, i);
         }
         ls_pth_end_list(w);
         ls_pth_end_dict(w);
@@ -519,29 +510,19 @@ static float *write_script_file(const ls_network *network, const made_file *how,
         ck_assert_int_eq(ls_pth_finish(w, path), LS_OK);
         return data;
     }
-    ls_pth_begin_dict(w);
-    ls_pth_put_text(w, "epoch");
-    ls_pth_put_integer(w, 4);
-    ls_pth_put_text(w, "arch");
-    ls_pth_put_text(w, how->arch_differs ? "resnet20" : "resnet8");
-    ls_pth_put_text(w, how->dict);
+    ls_pth_begin_dict(w, NULL);
+    ls_pth_put_integer(w, "epoch", 4);
+    ls_pth_put_text(w, "arch", how->arch_differs ? "resnet20" : "resnet8");
     put_dict(w, network, how, data);
-    ls_pth_put_text(w, "best_prec1");
-    ls_pth_put_number(w, 62.5);
-    ls_pth_put_text(w, "optimizer");
+    ls_pth_put_number(w, "best_prec1", 62.5);
     put_optimizer(w, network, how, data);
-    ls_pth_put_text(w, "amp");
-    ls_pth_begin_dict(w);
-    ls_pth_put_text(w, "loss_scaler0");
-    ls_pth_begin_dict(w);
-    ls_pth_put_text(w, "loss_scale");
-    ls_pth_put_number(w, 4096);
-    ls_pth_put_text(w, "unskipped");
-    ls_pth_put_integer(w, 11);
+    ls_pth_begin_dict(w, "amp");
+    ls_pth_begin_dict(w, "loss_scaler0");
+    ls_pth_put_number(w, "loss_scale", 4096);
+    ls_pth_put_integer(w, "unskipped", 11);
     ls_pth_end_dict(w);
     ls_pth_end_dict(w);
-    ls_pth_put_text(w, "scheduler");
-    ls_pth_put_none(w);
+    ls_pth_put_bool(w, "scheduler", false);
     ls_pth_end_dict(w);
     ck_assert_int_eq(ls_pth_finish(w, path), LS_OK);
     return data;

@@ -24,7 +24,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
-#include "reference/files/strict_reader.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
@@ -572,12 +571,12 @@ static void write_asked(bool lasting)
 
 TEST(what_a_run_asks)
 {
-    ls_strict_reader reader;
+    ls_safetensors *file;
     const ls_safetensors_entry *entry = NULL;
     char text[256];
     write_asked(false);
-    ck_assert_int_eq(ls_strict_reader_open(file_path(), &reader), LS_OK);
-    ls_strict_reader_unused(&reader, text, sizeof text);
+    ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+    ls_safetensors_unused(file, text, sizeof text);
     ck_assert_str_eq(text, "state 3, plain 1, rank<k> 2, rank3x 1, rank 1");
     static const struct {
         const char *name;
@@ -607,41 +606,40 @@ TEST(what_a_run_asks)
         {"rank/c", LS_U8, false, {1, {1}}, "", ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const ls_safetensors_entry *there = ls_safetensors_find(reader.file, rows[i].name);
+        const ls_safetensors_entry *there = ls_safetensors_find(file, rows[i].name);
         bool good = rows[i].line[0] == '\0';
         entry = NULL;
-        ck_assert(there == NULL || !ls_strict_reader_has_seen(&reader, there));
-        ASKED(ls_strict_reader_tensor(&reader, rows[i].name, rows[i].dtype, rows[i].any,
-                                      &rows[i].shape, &entry),
+        ck_assert(there == NULL || !there->seen);
+        ASKED(ls_safetensors_require(file, rows[i].name, rows[i].dtype, rows[i].any, &rows[i].shape,
+                                     &entry),
               good ? LS_OK : LS_ERR_USAGE, rows[i].line);
         ck_assert_ptr_eq(entry, good ? there : NULL);
-        ck_assert(there == NULL || ls_strict_reader_has_seen(&reader, there) == good);
+        ck_assert(there == NULL || there->seen == good);
         if (good) {
-            ls_strict_reader_unused(&reader, text, sizeof text);
+            ls_safetensors_unused(file, text, sizeof text);
             ck_assert_str_eq(text, rows[i].unused);
         }
     }
     ck_assert_int_eq(
-        ls_strict_reader_tensor(&reader, "plain", LS_BF16, false, &(ls_shape){1, {1}}, NULL),
-        LS_OK);
-    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/x")),
-          LS_ERR_USAGE, "state/x is not finite at element 2");
-    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/y")),
-          LS_ERR_USAGE, "state/y is not finite at element 1");
-    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "plain")), LS_ERR_USAGE,
+        ls_safetensors_require(file, "plain", LS_BF16, false, &(ls_shape){1, {1}}, NULL), LS_OK);
+    ASKED(ls_safetensors_require_finite(file, ls_safetensors_find(file, "state/x")), LS_ERR_USAGE,
+          "state/x is not finite at element 2");
+    ASKED(ls_safetensors_require_finite(file, ls_safetensors_find(file, "state/y")), LS_ERR_USAGE,
+          "state/y is not finite at element 1");
+    ASKED(ls_safetensors_require_finite(file, ls_safetensors_find(file, "plain")), LS_ERR_USAGE,
           "plain is not finite at element 0");
-    ASKED(ls_strict_reader_finite(&reader, ls_safetensors_find(reader.file, "state/z")), LS_OK, "");
-    ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 8), LS_OK, "");
-    ASKED(ls_strict_reader_metadata(&reader, "arch", "resnet%d", 18), LS_ERR_USAGE,
+    ASKED(ls_safetensors_require_finite(file, ls_safetensors_find(file, "state/z")), LS_OK, "");
+    ASKED(ls_safetensors_require_metadata(file, "arch", "resnet%d", 8), LS_OK, "");
+    ASKED(ls_safetensors_require_metadata(file, "arch", "resnet%d", 18), LS_ERR_USAGE,
           "arch is 'resnet8' there and 'resnet18' here");
-    ASKED(ls_strict_reader_metadata(&reader, "world", "2"), LS_ERR_USAGE,
+    ASKED(ls_safetensors_require_metadata(file, "world", "2"), LS_ERR_USAGE,
           "world is '' there and '2' here");
-    ls_strict_reader_close(&reader);
+    ls_safetensors_close(file);
     for (int lasting = 0; lasting < 2; lasting++) {
         char want[PATH_MAX + 256] = "";
         write_asked(lasting != 0);
-        ck_assert_int_eq(ls_strict_reader_open(file_path(), &reader), LS_OK);
-        ck_assert_int_eq(ls_safetensors_has_digests(reader.file), lasting);
+        ck_assert_int_eq(ls_safetensors_open(file_path(), &file), LS_OK);
+        ck_assert_int_eq(ls_safetensors_has_digests(file), lasting);
         if (lasting == 0) {
             snprintf(want, sizeof want,
                      "warning: %s: it has no digests (an older version saved it): damage would go "
@@ -649,9 +647,9 @@ TEST(what_a_run_asks)
                      file_path());
         }
         catch_lines();
-        ls_strict_reader_warn_unverified(&reader);
+        ls_safetensors_warn_unverified(file);
         ck_assert_str_eq(caught_lines(), want);
-        ls_strict_reader_close(&reader);
+        ls_safetensors_close(file);
     }
 }
 

@@ -8,7 +8,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "reference/files/pth_state.h"
+#include "reference/files/pth.h"
 #include "reference/train/checkpoint/checkpoint.h"
 #include "suite/commands/commands.h"
 #include "suite/unit/caught.h"
