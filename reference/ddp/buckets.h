@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "reference/options/dialect.h"
 #include "reference/options/precision.h"
 
 /* The input of a layout: one entry per parameter of the network, by parameter index. */

@@ -1,5 +1,5 @@
 /* Data-parallel gradients: buckets in one flat arena, reduced in bucket order while backward goes
- * on (numerics.md section 2, points 3 and 4; rules: dialect.h, buckets.h).
+ * on (numerics.md section 2, points 3 and 4; rules: precision.h, buckets.h).
  *
  * In a step, on the micro-step that is synchronised:
  *   ls_ddp_begin    before backward

@@ -26,7 +26,7 @@ ls_status ls_example_check(ls_trainer *trainer)
         {options->resume[0] != '\0', "--resume"},
         {options->init[0] != '\0', "--init"},
         {options->force_branches[0] != '\0', "--force-branches"},
-        {options->aux_count > 0, "--aux-head"},
+        {options->aux_head.count > 0, "--aux-head"},
         {options->fault.step > 0, "--fault-at"},
         {options->audit, "--audit"},
         {options->trace, "--trace"},
@@ -34,7 +34,7 @@ ls_status ls_example_check(ls_trainer *trainer)
         {options->no_sync != LS_UNSET, "--no-sync"},
         {options->join != LS_JOIN_NONE, "--join"},
         {options->no_pad, "--no-pad"},
-        {options->rank_step_count > 0, "--steps-of-rank"},
+        {options->rank_steps.count > 0, "--steps-of-rank"},
         {options->resident > 0, "--resident"},
         {options->cudnn_benchmark, "--cudnn-benchmark"},
         {options->fuse, "--fuse"},
@@ -91,7 +91,7 @@ static void take_overflow(ls_example *example, ls_example_model *model)
     for (int i = 0; named && i < network->param_count; i++) {
         mine = mine || strcmp(param + length + 1, network->param[i].name) == 0;
     }
-    own->overflow_count = mine ? given->overflow_count : 0;
+    own->overflow_at.count = mine ? given->overflow_at.count : 0;
     snprintf(own->overflow_as.param, sizeof own->overflow_as.param, "%s",
              named ? param + length + 1 : "");
     example->overflows = example->overflows || mine;

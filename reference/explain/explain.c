@@ -7,7 +7,6 @@
 #include "kernels/optimizers.h"
 #include "kernels/core/log.h"
 #include "reference/ddp/buckets.h"
-#include "reference/options/dialect.h"
 #include "reference/model/model.h"
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"

@@ -1,4 +1,4 @@
-#include "dialect.h"
+#include "precision.h"
 
 #include <math.h>
 

@@ -30,40 +30,32 @@ enum { MEETING_BYTES = 4096 }; /* more than a line of such a file has */
 
 /* ---- variables ------------------------------------------------------------------------------- */
 
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 static ls_status set(const char *name, const char *value)
 {
     return setenv(name, value, 1) == 0 ? LS_OK
                                        : ls_log_fail(LS_ERR_INFRA, "no memory for %s", name);
 }
 
-/* An option stands for a variable that is not set, and must equal one that is. -1: not given. */
-static ls_status stand_for(const char *option, int given, const char *name)
+ls_status ls_dist_stand_for(const char *option, int given, const char *name)
 {
-    const char *value = variable(name);
+    const char *value = ls_launchers_value(name);
     LS_TEXT(text, 16, "%d", given);
     if (given < 0) {
         return LS_OK;
     }
-    if (value != NULL && strcmp(value, text) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "%s %s, but %s is %s: allowed: the same", option, text,
-                           name, value);
-    }
+    LS_REFUSE_IF(value != NULL && strcmp(value, text) != 0,
+                 "%s %s, but %s is %s: allowed: the same", option, text, name, value);
     return set(name, text);
 }
 
 /* Which rank of how many: a URL other than env:// needs both. */
 static ls_status take_place(const ls_options *options, bool needed)
 {
-    LS_TRY(stand_for("--world-size", options->world_size, "WORLD_SIZE"));
-    LS_TRY(stand_for("--rank", options->rank, "RANK"));
-    if (needed && (variable("WORLD_SIZE") == NULL || variable("RANK") == NULL)) {
-        const char *missing = variable("RANK") == NULL ? "--rank" : "--world-size";
+    LS_TRY(ls_dist_stand_for("--world-size", options->world_size, "WORLD_SIZE"));
+    LS_TRY(ls_dist_stand_for("--rank", options->rank, "RANK"));
+    if (needed &&
+        (ls_launchers_value("WORLD_SIZE") == NULL || ls_launchers_value("RANK") == NULL)) {
+        const char *missing = ls_launchers_value("RANK") == NULL ? "--rank" : "--world-size";
         return ls_log_fail(LS_ERR_USAGE, "--dist-url %s needs %s, or torchrun's variables",
                            options->dist_url, missing);
     }
@@ -76,7 +68,7 @@ static ls_status meet_at(const char *host, const char *port)
 {
     LS_TRY(set("MASTER_ADDR", host));
     LS_TRY(set("MASTER_PORT", port));
-    if (ls_launchers_is_loopback(host, false) || variable("LOCAL_WORLD_SIZE") != NULL) {
+    if (ls_launchers_is_loopback(host, false) || ls_launchers_value("LOCAL_WORLD_SIZE") != NULL) {
         return LS_OK;
     }
     LS_TRY(set("LOCAL_WORLD_SIZE", "1"));
@@ -193,31 +185,27 @@ static ls_status spawn(const ls_options *options, const ls_dist_url *url, char *
 {
     int nodes = options->world_size > 0 ? options->world_size : 1;
     int node = options->rank >= 0 ? options->rank : 0;
-    const char *host = url->kind == 't' ? url->host : variable("MASTER_ADDR");
-    const char *port = url->kind == 'e' ? variable("MASTER_PORT") : NULL;
+    const char *host = url->kind == 't' ? url->host : ls_launchers_value("MASTER_ADDR");
+    const char *port = url->kind == 'e' ? ls_launchers_value("MASTER_PORT") : NULL;
     LS_TEXT(number, 8, "%d", url->port);
     port = url->kind == 't' && url->port > 0 ? number : port;
-    if (variable("RANK") != NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "--multiprocessing-distributed starts the ranks itself, "
-                                         "but RANK is set; leave one of them out");
-    }
-    if (node >= nodes) {
-        return ls_log_fail(LS_ERR_USAGE, "--rank %d: allowed: nodes 0 to %d (--world-size %d)",
-                           node, nodes - 1, nodes);
-    }
-    if (nodes > 1 && (host == NULL || port == NULL)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--world-size %d nodes with --dist-url %s: allowed: tcp://HOST:PORT of "
-                           "node 0, or env:// with MASTER_ADDR and MASTER_PORT",
-                           nodes, options->dist_url);
-    }
+    LS_REFUSE_IF(ls_launchers_value("RANK") != NULL,
+                 "--multiprocessing-distributed starts the ranks itself, "
+                 "but RANK is set; leave one of them out");
+    LS_REFUSE_IF(node >= nodes, "--rank %d: allowed: nodes 0 to %d (--world-size %d)", node,
+                 nodes - 1, nodes);
+    LS_REFUSE_IF(nodes > 1 && (host == NULL || port == NULL),
+                 "--world-size %d nodes with --dist-url %s: allowed: tcp://HOST:PORT of "
+                 "node 0, or env:// with MASTER_ADDR and MASTER_PORT",
+                 nodes, options->dist_url);
     char program[1024], launcher[1100];
     ls_path_program(program, sizeof program);
     ls_text_put(launcher, sizeof launcher, "%s/lockstep-launch", program);
     ls_words line = {0, 0, NULL};
     ls_words_add(&line, "%s", launcher);
     ls_words_add(&line, "--nproc-per-node=%s",
-                 variable("LS_DEVICES") != NULL ? variable("LS_DEVICES") : "auto");
+                 ls_launchers_value("LS_DEVICES") != NULL ? ls_launchers_value("LS_DEVICES")
+                                                          : "auto");
     if (nodes > 1) {
         ls_words_add(&line, "--nnodes=%d", nodes);
         ls_words_add(&line, "--node-rank=%d", node);
@@ -239,17 +227,15 @@ static ls_status spawn(const ls_options *options, const ls_dist_url *url, char *
 /* -b is the node's, and each of its ranks takes the whole part of its share, as in main.py. */
 static ls_status share_batch(ls_options *options)
 {
-    const char *text = variable("LOCAL_WORLD_SIZE");
+    const char *text = ls_launchers_value("LOCAL_WORLD_SIZE");
     int ranks = text != NULL ? atoi(text) : 1;
     if (options->global_batch > 0) {
         return LS_OK;
     }
-    if (options->batch_size < ranks) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--batch-size %d with --multiprocessing-distributed: allowed: %d and "
-                           "more, the node's %d ranks share it",
-                           options->batch_size, ranks, ranks);
-    }
+    LS_REFUSE_IF(options->batch_size < ranks,
+                 "--batch-size %d with --multiprocessing-distributed: allowed: %d and "
+                 "more, the node's %d ranks share it",
+                 options->batch_size, ranks, ranks);
     options->batch_size /= LS_PLANT(spawned_batch_whole, ranks, 1);
     return LS_OK;
 }
@@ -259,14 +245,13 @@ ls_status ls_dist_apply(ls_options *options, char **argv)
     ls_dist_url url;
     LS_TRY(ls_dist_url_parse(options->dist_url, &url));
     if (options->multiprocessing_distributed) {
-        return variable(SPAWNED) != NULL ? share_batch(options) : spawn(options, &url, argv);
+        return ls_launchers_value(SPAWNED) != NULL ? share_batch(options)
+                                                   : spawn(options, &url, argv);
     }
-    if (url.kind == 't' && url.port == 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--dist-url %s: FREEPORT is allowed with --multiprocessing-distributed; "
-                           "give a port",
-                           options->dist_url);
-    }
+    LS_REFUSE_IF(url.kind == 't' && url.port == 0,
+                 "--dist-url %s: FREEPORT is allowed with --multiprocessing-distributed; "
+                 "give a port",
+                 options->dist_url);
     LS_TRY(take_place(options, url.kind != 'e'));
     LS_TEXT(port, 8, "%d", url.port);
     return url.kind == 't'   ? meet_at(url.host, port)
@@ -298,11 +283,8 @@ ls_status ls_dist_url_parse(const char *text, ls_dist_url *out)
         good = strlen(file) < sizeof url.path;
         snprintf(url.path, sizeof url.path, "%s", file);
     }
-    if (!good) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--dist-url %s: allowed: env://, tcp://HOST:PORT, file:///absolute/path",
-                           text);
-    }
+    LS_REFUSE_IF(!good, "--dist-url %s: allowed: env://, tcp://HOST:PORT, file:///absolute/path",
+                 text);
     if (out != NULL) {
         *out = url;
     }

@@ -92,14 +92,11 @@ static ls_status assign(const ls_groups_rule *rule, int number, const ls_network
         }
     }
     regfree(&compiled);
-    if (taken == 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           found > 0
-                               ? "--group %s: groups before it take all of its parameters"
-                               : "--group %s: %s has no such parameter; there are names as "
-                                 "%s, and conv.weight, bn.weight, bn.bias, fc.weight, fc.bias",
-                           rule->text, network->arch, network->param[0].name);
-    }
+    LS_REFUSE_IF(taken == 0,
+                 found > 0 ? "--group %s: groups before it take all of its parameters"
+                           : "--group %s: %s has no such parameter; there are names as "
+                             "%s, and conv.weight, bn.weight, bn.bias, fc.weight, fc.bias",
+                 rule->text, network->arch, network->param[0].name);
     return LS_OK;
 }
 

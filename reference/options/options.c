@@ -15,7 +15,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/usage.h"
 #include "world.h"
-#include "options_table.h"
 #include "reference/model/model.h"
 #include "schedule.h"
 
@@ -33,6 +32,7 @@ void ls_options_defaults(ls_options *out)
 #define DEFAULT_WORD(type, field, standard, words) .field = standard,
 #define DEFAULT_TEXT(field, bytes, standard) .field = standard,
 #define DEFAULT_CHOICE(field, bytes, standard, words) .field = standard,
+#define DEFAULT_LIST(field, most, form, allowed)
 #define DEFAULT_OWN(read)
     *out = (ls_options){
 #define LS_OPTION(group, name, letter, argument, kind, record, differs, help) DEFAULT_##kind
@@ -219,72 +219,63 @@ bool ls_options_has_epochs(const ls_options *options)
     return strcmp(options->data, "synthetic") != 0 && strncmp(options->data, "batches:", 8) != 0;
 }
 
+/* What does not go with an option. */
+typedef struct conflict {
+    bool given;
+    const char *name, *why; /* why NULL: one of them is enough */
+} conflict;
+
+static ls_status refuse_first(const char *option, const conflict *row, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        LS_REFUSE_IF(row[i].given, "%s with %s: %s", option, row[i].name,
+                     row[i].why != NULL ? row[i].why : "allowed: one of them");
+    }
+    return LS_OK;
+}
+#define REFUSE_FIRST(option, rows) refuse_first(option, rows, sizeof rows / sizeof *rows)
+
 /* numerics.md section 7 (apex/amp/frontend.py@Properties) */
 static ls_status check_precision(const ls_options *options)
 {
-    if (options->opt_level == LS_O1 && options->keep_batchnorm_fp32 != LS_UNSET) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--keep-batchnorm-fp32 with --opt-level O1: O1 keeps the model in f32 and casts "
-            "at each operation; allowed with O0, O2, O3");
-    }
-    if (options->opt_level == LS_O1 && options->master_weights != LS_UNSET) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--master-weights with --opt-level O1: O1's parameters are f32 already; allowed "
-            "with O0, O2, O3");
-    }
-    if (options->max_loss_scale > 0 && options->min_loss_scale > options->max_loss_scale) {
-        return ls_log_fail(LS_ERR_USAGE, "--min-loss-scale %g is above --max-loss-scale %g",
-                           (double)options->min_loss_scale, (double)options->max_loss_scale);
-    }
+    LS_REFUSE_IF(options->opt_level == LS_O1 && options->keep_batchnorm_fp32 != LS_UNSET,
+                 "--keep-batchnorm-fp32 with --opt-level O1: O1 keeps the model in f32 and casts "
+                 "at each operation; allowed with O0, O2, O3");
+    LS_REFUSE_IF(options->opt_level == LS_O1 && options->master_weights != LS_UNSET,
+                 "--master-weights with --opt-level O1: O1's parameters are f32 already; allowed "
+                 "with O0, O2, O3");
+    LS_REFUSE_IF(options->max_loss_scale > 0 && options->min_loss_scale > options->max_loss_scale,
+                 "--min-loss-scale %g is above --max-loss-scale %g",
+                 (double)options->min_loss_scale, (double)options->max_loss_scale);
     return LS_OK;
 }
 
 static ls_status check_smoothing(const ls_options *options)
 {
-    if (options->label_smoothing > 1) {
-        return ls_log_fail(LS_ERR_USAGE, "--label-smoothing %g: allowed: 0 to 1",
-                           options->label_smoothing);
-    }
-    if (options->label_smoothing > 0 &&
-        (options->example != LS_EXAMPLE_NONE || options->aux_count > 0)) {
-        return ls_log_fail(LS_ERR_USAGE, "--label-smoothing with %s: its loss is not smoothed",
-                           options->aux_count > 0 ? "--aux-head" : "--example");
-    }
+    LS_REFUSE_IF(options->label_smoothing > 1, "--label-smoothing %g: allowed: 0 to 1",
+                 options->label_smoothing);
+    LS_REFUSE_IF(options->label_smoothing > 0 &&
+                     (options->example != LS_EXAMPLE_NONE || options->aux_head.count > 0),
+                 "--label-smoothing with %s: its loss is not smoothed",
+                 options->aux_head.count > 0 ? "--aux-head" : "--example");
     return LS_OK;
 }
 
 static ls_status check_clipping(const ls_options *options)
 {
     bool clips = options->clip_grad_norm > 0 || options->clip_grad_value > 0;
-    if (options->clip_grad_norm > 0 && options->clip_grad_value > 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--clip-grad-norm and --clip-grad-value: gradients are clipped by their "
-                           "norm or by value; give one");
-    }
-    if (clips && options->optimizer == LS_OPTIMIZER_LAMB) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--clip-grad-%s with --optimizer lamb, which clips by --max-grad-norm",
-                           options->clip_grad_norm > 0 ? "norm" : "value");
-    }
-    if ((clips || options->grad_norm) && options->example != LS_EXAMPLE_NONE) {
-        return ls_log_fail(LS_ERR_USAGE, "--clip-grad-norm, --clip-grad-value and --grad-norm with "
-                                         "--example: its gradients are not clipped");
-    }
-    if (options->larc_clip && options->optimizer != LS_OPTIMIZER_LARS) {
-        return ls_log_fail(LS_ERR_USAGE, "--larc-clip with --optimizer %s: allowed with lars",
-                           ls_optimizers_name(options->optimizer));
-    }
-    return LS_OK;
-}
-
-static ls_status check_groups(const ls_options *options, bool no_bn_decay)
-{
-    if ((options->groups.count > 0 || no_bn_decay) && options->example != LS_EXAMPLE_NONE) {
-        return ls_log_fail(LS_ERR_USAGE, "--group and --no-bn-decay with --example: its parameter "
-                                         "groups are its own");
-    }
+    LS_REFUSE_IF(options->clip_grad_norm > 0 && options->clip_grad_value > 0,
+                 "--clip-grad-norm and --clip-grad-value: gradients are clipped by their "
+                 "norm or by value; give one");
+    LS_REFUSE_IF(clips && options->optimizer == LS_OPTIMIZER_LAMB,
+                 "--clip-grad-%s with --optimizer lamb, which clips by --max-grad-norm",
+                 options->clip_grad_norm > 0 ? "norm" : "value");
+    LS_REFUSE_IF((clips || options->grad_norm) && options->example != LS_EXAMPLE_NONE,
+                 "--clip-grad-norm, --clip-grad-value and --grad-norm with "
+                 "--example: its gradients are not clipped");
+    LS_REFUSE_IF(options->larc_clip && options->optimizer != LS_OPTIMIZER_LARS,
+                 "--larc-clip with --optimizer %s: allowed with lars",
+                 ls_optimizers_name(options->optimizer));
     return LS_OK;
 }
 
@@ -301,22 +292,21 @@ static ls_status check_training(const ls_options *options)
         return ls_log_fail(LS_ERR_USAGE, "--nesterov with --optimizer %s: allowed with %s",
                            ls_optimizers_name(options->optimizer), allowed);
     }
-    if (options->nesterov && options->momentum <= 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--nesterov needs --momentum above 0");
-    }
+    LS_REFUSE_IF(options->nesterov && options->momentum <= 0,
+                 "--nesterov needs --momentum above 0");
     LS_TRY(check_smoothing(options));
     LS_TRY(check_clipping(options));
-    LS_TRY(check_groups(options, options->no_bn_decay));
+    LS_REFUSE_IF((options->groups.count > 0 || options->no_bn_decay) &&
+                     options->example != LS_EXAMPLE_NONE,
+                 "--group and --no-bn-decay with --example: its parameter groups are its own");
     ls_schedule schedule;
     LS_TRY(ls_schedule_parse(options->schedule, &schedule));
     if (ls_options_has_epochs(options)) {
         return LS_OK;
     }
-    if (options->epochs > 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--epochs %" PRId64 " with --data %s, which has no epochs; give --steps",
-                           options->epochs, options->data);
-    }
+    LS_REFUSE_IF(options->epochs > 0,
+                 "--epochs %" PRId64 " with --data %s, which has no epochs; give --steps",
+                 options->epochs, options->data);
     return ls_schedule_check(&schedule, 0);
 }
 
@@ -325,37 +315,27 @@ static ls_status check_no_sync(const ls_options *options)
     if (options->no_sync == LS_UNSET) {
         return LS_OK;
     }
-    if (options->accumulate == 1) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--no-sync without --accumulate: a step has one backward, which is "
-                           "reduced; allowed with --accumulate 2 and more");
-    }
-    if (options->no_reduce) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--no-sync with --no-reduce, which reduces in no micro-step; give one");
-    }
-    if (options->no_sync == LS_FALSE && options->average == LS_AVERAGE_NONE) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--no-sync False with --average none: each micro-step would sum the "
-                           "sums of those before once more; allowed with --average post|pre");
-    }
+    LS_REFUSE_IF(options->accumulate == 1,
+                 "--no-sync without --accumulate: a step has one backward, which is "
+                 "reduced; allowed with --accumulate 2 and more");
+    LS_REFUSE_IF(options->no_reduce,
+                 "--no-sync with --no-reduce, which reduces in no micro-step; give one");
+    LS_REFUSE_IF(options->no_sync == LS_FALSE && options->average == LS_AVERAGE_NONE,
+                 "--no-sync False with --average none: each micro-step would sum the "
+                 "sums of those before once more; allowed with --average post|pre");
     return LS_OK;
 }
-
-static const char *const hook_names[LS_COMM_HOOK_KINDS] = {
-    "none", "allreduce", "fp16_compress", "bf16_compress", "sum", "noop"};
 
 /* A hook takes over type, division and sum of a bucket. */
 static ls_status check_hook(const ls_options *options)
 {
+    static const char *const names[LS_COMM_HOOK_KINDS] = {
+        "", "allreduce", "fp16_compress", "bf16_compress", "sum", "noop"};
     ls_comm_hook hook = options->comm_hook;
     bool compresses = hook == LS_COMM_HOOK_FP16_COMPRESS || hook == LS_COMM_HOOK_BF16_COMPRESS;
     bool half = options->opt_level >= LS_O2, noop = hook == LS_COMM_HOOK_NOOP;
     ls_dtype type = hook == LS_COMM_HOOK_FP16_COMPRESS ? LS_F16 : LS_BF16;
-    const struct {
-        bool given;
-        const char *name, *why;
-    } others[] = {
+    const conflict others[] = {
         {options->compress != LS_F32, "--compress", "a hook decides about the type by itself"},
         {options->average != LS_AVERAGE_DIALECT, "--average", "a hook divides by itself, or not"},
         {options->predivide != 1.0, "--predivide", "a hook divides by itself, or not"},
@@ -372,24 +352,16 @@ static ls_status check_hook(const ls_options *options)
         {compresses && half && options->half != type, "half gradients of another type",
          "O2 and O3 reduce theirs in their own; allowed at O0 and O1, or with --half of that type"},
     };
-    for (size_t i = 0; hook != LS_COMM_HOOK_NONE && i < sizeof others / sizeof *others; i++) {
-        if (others[i].given) {
-            return ls_log_fail(LS_ERR_USAGE, "--comm-hook %s with %s: %s", hook_names[hook],
-                               others[i].name, others[i].why);
-        }
-    }
-    return LS_OK;
+    LS_TEXT(option, 40, "--comm-hook %s", names[hook]);
+    return hook != LS_COMM_HOOK_NONE ? REFUSE_FIRST(option, others) : LS_OK;
 }
 
 static ls_status check_uneven(const ls_options *options)
 {
-    static const char *const modes[] = {"none", "initial", "active", "throw"};
+    static const char *const modes[] = {"", "initial", "active", "throw"};
     bool ends = ls_options_has_epochs(options), active = options->join == LS_JOIN_ACTIVE;
     bool mirrors = active || options->join == LS_JOIN_INITIAL;
-    const struct {
-        bool given;
-        const char *name, *why;
-    } others[] = {
+    const conflict others[] = {
         {options->sync_bn && mirrors, "--sync-bn",
          "its statistics need every rank in every forward; allowed with --join throw"},
         {options->no_reduce, "--no-reduce", "nothing is reduced"},
@@ -402,22 +374,13 @@ static ls_status check_uneven(const ls_options *options)
          "allowed with --join active"},
         {options->audit, "--audit", "a rank without a batch has nothing to audit"},
     };
-    if (options->no_pad && !ends) {
-        return ls_log_fail(LS_ERR_USAGE, "--no-pad with --data %s, which has no end",
-                           options->data);
-    }
-    if (options->rank_step_count > 0 && ends) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--steps-of-rank with --data %s, which ends by itself; give --no-pad",
-                           options->data);
-    }
-    for (size_t i = 0; options->join != LS_JOIN_NONE && i < sizeof others / sizeof *others; i++) {
-        if (others[i].given) {
-            return ls_log_fail(LS_ERR_USAGE, "--join %s with %s: %s", modes[options->join],
-                               others[i].name, others[i].why);
-        }
-    }
-    return LS_OK;
+    LS_REFUSE_IF(options->no_pad && !ends, "--no-pad with --data %s, which has no end",
+                 options->data);
+    LS_REFUSE_IF(options->rank_steps.count > 0 && ends,
+                 "--steps-of-rank with --data %s, which ends by itself; give --no-pad",
+                 options->data);
+    LS_TEXT(option, 24, "--join %s", modes[options->join]);
+    return options->join != LS_JOIN_NONE ? REFUSE_FIRST(option, others) : LS_OK;
 }
 
 static ls_status check_parallel(const ls_options *options)
@@ -425,34 +388,22 @@ static ls_status check_parallel(const ls_options *options)
     LS_TRY(check_no_sync(options));
     LS_TRY(check_hook(options));
     LS_TRY(check_uneven(options));
-    if (options->bucket_cap_mb > 0 && options->message_size > 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--bucket-cap-mb and --message-size: a bucket closes by bytes or by elements; "
-            "give one");
-    }
-    if (options->compress != LS_F32 && options->allreduce_fp32) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--compress and --allreduce-fp32 ask for opposite types of the reduction; give "
-            "one");
-    }
-    if (options->no_reduce && (options->dump_step_count > 0 || options->save[0] != '\0' ||
-                               options->save_dir[0] != '\0' || options->resume[0] != '\0')) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--no-reduce is for measuring only: its ranks drift apart, so there is nothing to "
-            "dump, save or resume");
-    }
+    LS_REFUSE_IF(options->bucket_cap_mb > 0 && options->message_size > 0,
+                 "--bucket-cap-mb and --message-size: a bucket closes by bytes or by elements; "
+                 "give one");
+    LS_REFUSE_IF(options->compress != LS_F32 && options->allreduce_fp32,
+                 "--compress and --allreduce-fp32 ask for opposite types of the reduction; give "
+                 "one");
+    LS_REFUSE_IF(options->no_reduce && (options->dump_steps.count > 0 || options->save[0] != '\0' ||
+                                        options->save_dir[0] != '\0' || options->resume[0] != '\0'),
+                 "--no-reduce is for measuring only: its ranks drift apart, so there is nothing to "
+                 "dump, save or resume");
     bool pre = options->average != LS_AVERAGE_DIALECT ? options->average == LS_AVERAGE_PRE
                                                       : options->dialect == LS_DIALECT_TORCH;
-    if (pre && options->predivide != 1.0) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--predivide %g: with --average pre (torch's) all of the division is before the "
-            "sum; allowed with --average post|none",
-            options->predivide);
-    }
+    LS_REFUSE_IF(pre && options->predivide != 1.0,
+                 "--predivide %g: with --average pre (torch's) all of the division is before the "
+                 "sum; allowed with --average post|none",
+                 options->predivide);
     return LS_OK;
 }
 
@@ -462,14 +413,11 @@ static ls_status check_team(const ls_options *options)
     const char *name = options->model_parallel      ? "--model-parallel"
                        : options->data_parallel > 1 ? "--data-parallel"
                                                     : NULL;
-    const struct {
-        bool given;
-        const char *name;
-    } others[] = {
+    const conflict others[] = {
         {options->accumulate > 1, "--accumulate"},
-        {options->batch_size_count > 0, "--batch-sizes"},
+        {options->batch_sizes.count > 0, "--batch-sizes"},
         {options->example != LS_EXAMPLE_NONE, "--example"},
-        {options->aux_count > 0, "--aux-head"},
+        {options->aux_head.count > 0, "--aux-head"},
         {options->sync_bn, "--sync-bn"},
         {options->no_reduce, "--no-reduce"},
         {options->join != LS_JOIN_NONE, "--join"},
@@ -483,27 +431,18 @@ static ls_status check_team(const ls_options *options)
         {options->model_parallel && (options->evaluate || options->val[0] != '\0'),
          "--evaluate and --val"},
     };
-    if (options->split_size > 0 && !options->model_parallel) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--split-size %d without --model-parallel: there are no stages",
-                           options->split_size);
-    }
-    for (size_t i = 0; name != NULL && i < sizeof others / sizeof *others; i++) {
-        if (others[i].given) {
-            return ls_log_fail(LS_ERR_USAGE, "%s with %s: allowed: one of them", name,
-                               others[i].name);
-        }
-    }
-    return LS_OK;
+    LS_REFUSE_IF(options->split_size > 0 && !options->model_parallel,
+                 "--split-size %d without --model-parallel: there are no stages",
+                 options->split_size);
+    return name != NULL ? REFUSE_FIRST(name, others) : LS_OK;
 }
 
 static ls_status check_start(const ls_options *options)
 {
     bool two = strcmp(options->comm, "auto") != 0 && strcmp(options->dist_backend, "auto") != 0;
-    if (two && strcmp(options->comm, options->dist_backend) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--comm %s with --dist-backend %s: allowed: one of them",
-                           options->comm, options->dist_backend);
-    }
+    LS_REFUSE_IF(two && strcmp(options->comm, options->dist_backend) != 0,
+                 "--comm %s with --dist-backend %s: allowed: one of them", options->comm,
+                 options->dist_backend);
     return ls_dist_url_parse(options->dist_url, NULL);
 }
 
@@ -512,74 +451,52 @@ static ls_status check_saving(const ls_options *options)
     const char *name = options->save_every > 0         ? "--save-every"
                        : options->save_every_steps > 0 ? "--save-every-steps"
                                                        : NULL;
-    if (name != NULL && options->save_dir[0] == '\0') {
-        return ls_log_fail(LS_ERR_USAGE, "%s without --save-dir: nothing is saved", name);
-    }
-    if (options->save_every > 0 && !ls_options_has_epochs(options)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--save-every %" PRId64
-                           " with --data %s, which has no epochs; give --save-every-steps",
-                           options->save_every, options->data);
-    }
-    if (options->evaluate && (options->save[0] != '\0' || options->save_dir[0] != '\0' ||
-                              options->dump_step_count > 0)) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--evaluate trains nothing: --save, --save-dir and --dump-steps have "
-                           "nothing to write");
-    }
+    LS_REFUSE_IF(name != NULL && options->save_dir[0] == '\0',
+                 "%s without --save-dir: nothing is saved", name);
+    LS_REFUSE_IF(options->save_every > 0 && !ls_options_has_epochs(options),
+                 "--save-every %" PRId64
+                 " with --data %s, which has no epochs; give --save-every-steps",
+                 options->save_every, options->data);
+    LS_REFUSE_IF(options->evaluate && (options->save[0] != '\0' || options->save_dir[0] != '\0' ||
+                                       options->dump_steps.count > 0),
+                 "--evaluate trains nothing: --save, --save-dir and --dump-steps have "
+                 "nothing to write");
     return LS_OK;
 }
 
 static ls_status check_running(const ls_options *options)
 {
-    if (options->cudnn_benchmark && options->deterministic) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--cudnn-benchmark with --deterministic: which engine is fastest changes from "
-            "run to run; give one");
-    }
-    if (options->fuse && options->deterministic) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--fuse with --deterministic: sums in a fused product are in an order of the engine's; "
-            "give one");
-    }
-    if (options->fuse && (options->opt_level == 0 || options->half == LS_BF16)) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--fuse with --opt-level O0 or --half bf16: cuDNN fuses products in fp16");
-    }
-    if (options->resident > 0 && strcmp(options->data, "synthetic") != 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--resident %d with --data %s: allowed with synthetic data",
-                           options->resident, options->data);
-    }
-    if (options->val_resize > 0 && options->val_resize < options->image_size) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--val-resize %d is below --image-size %d, which is cropped from it",
-                           options->val_resize, options->image_size);
-    }
-    if (options->example != LS_EXAMPLE_NONE && (options->val[0] != '\0' || options->evaluate)) {
-        return ls_log_fail(LS_ERR_USAGE, "--val and --evaluate with --example: its models are not "
-                                         "validated");
-    }
-    if (options->resident > 0 && (options->dump_step_count > 0 || options->aux_count > 0)) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--resident with --dump-steps or --aux-head: both need the batch on the host");
-    }
+    LS_REFUSE_IF(options->cudnn_benchmark && options->deterministic,
+                 "--cudnn-benchmark with --deterministic: which engine is fastest changes from "
+                 "run to run; give one");
+    LS_REFUSE_IF(
+        options->fuse && options->deterministic,
+        "--fuse with --deterministic: sums in a fused product are in an order of the engine's; "
+        "give one");
+    LS_REFUSE_IF(options->fuse && (options->opt_level == 0 || options->half == LS_BF16),
+                 "--fuse with --opt-level O0 or --half bf16: cuDNN fuses products in fp16");
+    LS_REFUSE_IF(options->resident > 0 && strcmp(options->data, "synthetic") != 0,
+                 "--resident %d with --data %s: allowed with synthetic data", options->resident,
+                 options->data);
+    LS_REFUSE_IF(options->val_resize > 0 && options->val_resize < options->image_size,
+                 "--val-resize %d is below --image-size %d, which is cropped from it",
+                 options->val_resize, options->image_size);
+    LS_REFUSE_IF(options->example != LS_EXAMPLE_NONE &&
+                     (options->val[0] != '\0' || options->evaluate),
+                 "--val and --evaluate with --example: its models are not "
+                 "validated");
+    LS_REFUSE_IF(options->resident > 0 &&
+                     (options->dump_steps.count > 0 || options->aux_head.count > 0),
+                 "--resident with --dump-steps or --aux-head: both need the batch on the host");
     return LS_OK;
 }
 
 static ls_status check_all(const ls_options *options, bool batch_size_given)
 {
     LS_TRY(ls_model_check(options->arch, options->num_classes, options->image_size));
-    if (batch_size_given && options->global_batch > 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--batch-size and --global-batch: the batch is given per rank or over all ranks; "
-            "give one");
-    }
+    LS_REFUSE_IF(batch_size_given && options->global_batch > 0,
+                 "--batch-size and --global-batch: the batch is given per rank or over all ranks; "
+                 "give one");
     LS_TRY(check_precision(options));
     LS_TRY(check_training(options));
     LS_TRY(check_running(options));
@@ -592,10 +509,7 @@ static ls_status check_all(const ls_options *options, bool batch_size_given)
 /* Understood, but not offered: the first such option, or NULL. */
 static const char *find_unsupported(const ls_options *options, const char **why)
 {
-    const struct {
-        bool given;
-        const char *name, *why;
-    } gpu[] = {
+    const conflict gpu[] = {
         {options->tf32, "--tf32", "a CPU has no TF32"},
         {options->fuse, "--fuse", "a CPU's products are not cuDNN's"},
         {options->resident > 0, "--resident", "a CPU's batches are where it computes"},
@@ -639,8 +553,8 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     if (options.steps == 0 && options.epochs == 0) {
         bool epochs = ls_options_has_epochs(&options);
         options.steps = epochs ? 0 : STEPS_DEFAULT;
-        for (int i = 0; i < options.rank_step_count; i++) {
-            int64_t own = options.rank_steps[i];
+        for (int i = 0; i < options.rank_steps.count; i++) {
+            int64_t own = options.rank_steps.item[i].number;
             options.steps = i == 0 || own > options.steps ? own : options.steps;
         }
         options.epochs = epochs ? EPOCHS_DEFAULT : 0;
@@ -656,6 +570,32 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     }
     *out = options;
     return LS_OK;
+}
+
+bool ls_options_listed(const ls_options_list *list, int64_t number, int rank)
+{
+    for (int i = 0; i < list->count; i++) {
+        const ls_options_item *at = &list->item[i];
+        if (at->number == number && (at->rank < 0 || at->rank == rank)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int ls_options_batch(const ls_options *options, int rank)
+{
+    return options->batch_sizes.count > 0 ? (int)options->batch_sizes.item[rank].number
+                                          : options->batch_size;
+}
+
+int64_t ls_options_images(const ls_options *options, int world)
+{
+    int64_t images = 0;
+    for (int i = 0; i < options->batch_sizes.count; i++) {
+        images += options->batch_sizes.item[i].number;
+    }
+    return images > 0 ? images : (int64_t)options->batch_size * world;
 }
 
 int ls_options_workers(const ls_options *options, int local_world)
@@ -678,8 +618,7 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     int size = options->sync_bn_group > 0 ? options->sync_bn_group : world;
     size = options->sync_bn ? size : 1;
     for (int i = 0; i < size; i++) {
-        images += options->batch_size_count > 0 ? options->batch_sizes[rank / size * size + i]
-                                                : options->batch_size;
+        images += ls_options_batch(options, rank / size * size + i);
     }
     const char *single = NULL;
     for (int i = 0; i < network.layer_count && single == NULL; i++) {
@@ -699,13 +638,12 @@ static ls_status check_norm_values(const ls_options *options, int rank, int worl
     return status;
 }
 
-static ls_status check_places(const char *name, int count, const ls_overflow_at *place, int world)
+static ls_status check_places(const char *name, const ls_options_list *list, int world)
 {
-    for (int i = 0; i < count; i++) {
-        if (place[i].rank >= world) {
-            return ls_log_fail(LS_ERR_USAGE, "--%s %" PRId64 ":%d: allowed: ranks 0 to %d", name,
-                               place[i].step, place[i].rank, world - 1);
-        }
+    for (int i = 0; i < list->count; i++) {
+        const ls_options_item *at = &list->item[i];
+        LS_REFUSE_IF(at->rank >= world, "--%s %" PRId64 ":%d: allowed: ranks 0 to %d", name,
+                     at->number, at->rank, world - 1);
     }
     return LS_OK;
 }
@@ -713,27 +651,21 @@ static ls_status check_places(const char *name, int count, const ls_overflow_at 
 /* Ranks and groups of ranks that options name. */
 static ls_status check_ranks(const ls_options *options, int world)
 {
-    if (options->sync_bn_group > 0 && (!options->sync_bn || options->sync_bn_group > world ||
-                                       world % options->sync_bn_group != 0)) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
-            "ranks",
-            options->sync_bn_group, world);
-    }
-    if (options->batch_size_count > 0 && options->batch_size_count != world) {
-        return ls_log_fail(LS_ERR_USAGE, "--batch-sizes: %d numbers for a world of %d ranks",
-                           options->batch_size_count, world);
-    }
-    if (options->rank_step_count > 0 && options->rank_step_count != world) {
-        return ls_log_fail(LS_ERR_USAGE, "--steps-of-rank: %d numbers for a world of %d ranks",
-                           options->rank_step_count, world);
-    }
-    LS_TRY(check_places("aux-head", options->aux_count, options->aux, world));
-    if (options->fault.step > 0 && options->fault.rank >= world) {
-        return ls_log_fail(LS_ERR_USAGE, "--fault-at: rank %d, allowed: ranks 0 to %d",
-                           options->fault.rank, world - 1);
-    }
+    LS_REFUSE_IF(options->sync_bn_group > 0 &&
+                     (!options->sync_bn || options->sync_bn_group > world ||
+                      world % options->sync_bn_group != 0),
+                 "--sync-bn-group %d: allowed: with --sync-bn, divisors of the world of %d "
+                 "ranks",
+                 options->sync_bn_group, world);
+    LS_REFUSE_IF(options->batch_sizes.count > 0 && options->batch_sizes.count != world,
+                 "--batch-sizes: %d numbers for a world of %d ranks", options->batch_sizes.count,
+                 world);
+    LS_REFUSE_IF(options->rank_steps.count > 0 && options->rank_steps.count != world,
+                 "--steps-of-rank: %d numbers for a world of %d ranks", options->rank_steps.count,
+                 world);
+    LS_TRY(check_places("aux-head", &options->aux_head, world));
+    LS_REFUSE_IF(options->fault.step > 0 && options->fault.rank >= world,
+                 "--fault-at: rank %d, allowed: ranks 0 to %d", options->fault.rank, world - 1);
     return LS_OK;
 }
 
@@ -747,16 +679,12 @@ static ls_status split_batch(ls_options *options, int world)
         return LS_OK;
     }
     const char *name = stages ? "--model-parallel" : "--data-parallel";
-    if (world > 1) {
-        return ls_log_fail(LS_ERR_USAGE, "%s in a world of %d: allowed: one process", name, world);
-    }
+    LS_REFUSE_IF(world > 1, "%s in a world of %d: allowed: one process", name, world);
     if (stages) {
         parts = options->split_size > 0 ? batch / options->split_size : 1;
-        if (options->split_size > 0 && (parts == 0 || batch % options->split_size != 0)) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "--split-size %d: allowed: divisors of --batch-size %d",
-                               options->split_size, batch);
-        }
+        LS_REFUSE_IF(options->split_size > 0 && (parts == 0 || batch % options->split_size != 0),
+                     "--split-size %d: allowed: divisors of --batch-size %d", options->split_size,
+                     batch);
     } else if (batch % parts != 0) {
         return ls_log_fail(LS_ERR_USAGE,
                            "--data-parallel %d: --batch-size %d: allowed: multiples of %d", parts,
@@ -772,38 +700,28 @@ ls_status ls_options_resolve(ls_options *options, int rank, int world, const cha
     LS_ASSERT(rank >= 0 && rank < world);
     LS_TRY(check_ranks(options, world));
     if (options->example == LS_EXAMPLE_TWO_LOSSES) {
-        if (options->accumulate != 1) {
-            return ls_log_fail(
-                LS_ERR_USAGE,
-                "--accumulate with --example two-losses: each of its two losses has a "
-                "batch of its own in every step");
-        }
+        LS_REFUSE_IF(options->accumulate != 1,
+                     "--accumulate with --example two-losses: each of its two losses has a "
+                     "batch of its own in every step");
         options->accumulate = 2; /* batches a step */
     }
     ls_options resolved = *options;
     if (options->global_batch > 0) {
         int64_t parts = (int64_t)world * options->accumulate;
-        if (options->global_batch % parts != 0 || options->global_batch / parts > 65536) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "--global-batch %" PRId64 ": allowed: multiples of %" PRId64
-                               " (%d ranks x %d micro-steps), at most 65536 images each",
-                               options->global_batch, parts, world, options->accumulate);
-        }
+        LS_REFUSE_IF(options->global_batch % parts != 0 || options->global_batch / parts > 65536,
+                     "--global-batch %" PRId64 ": allowed: multiples of %" PRId64
+                     " (%d ranks x %d micro-steps), at most 65536 images each",
+                     options->global_batch, parts, world, options->accumulate);
         resolved.batch_size = (int)(options->global_batch / parts);
     }
-    if (options->overflow_as.micro >= options->accumulate) {
-        return ls_log_fail(
-            LS_ERR_USAGE, "--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
-            options->overflow_as.micro, options->accumulate, options->accumulate - 1);
-    }
-    LS_TRY(check_places("overflow-at", options->overflow_count, options->overflow, world));
-    if (options->dump_step_count > 0 && (run_directory == NULL || run_directory[0] == '\0')) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--dump-steps: there is nowhere to write; set LS_RUN_DIR to a folder");
-    }
-    if (options->batch_size_count > 0) {
-        resolved.batch_size = options->batch_sizes[rank];
-    }
+    LS_REFUSE_IF(options->overflow_as.micro >= options->accumulate,
+                 "--overflow-as: micro-step %d; allowed with --accumulate %d: 0 to %d",
+                 options->overflow_as.micro, options->accumulate, options->accumulate - 1);
+    LS_TRY(check_places("overflow-at", &options->overflow_at, world));
+    LS_REFUSE_IF(options->dump_steps.count > 0 &&
+                     (run_directory == NULL || run_directory[0] == '\0'),
+                 "--dump-steps: there is nowhere to write; set LS_RUN_DIR to a folder");
+    resolved.batch_size = ls_options_batch(&resolved, rank);
     LS_TRY(split_batch(&resolved, world));
     LS_TRY(check_norm_values(&resolved, rank, world));
     *options = resolved;

@@ -6,9 +6,11 @@
 #define LS_OPTIONS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/kernels.h"
+#include "kernels/core/log.h"
 
 /* Groups of parameters with a weight decay and a learning rate of their own, as torch.optim's
  * param_groups:
@@ -113,10 +115,17 @@ typedef enum ls_example_kind {
 /* Whether steps are recorded and launched as graphs (step.h). */
 typedef enum ls_graph_mode { LS_GRAPH_AUTO, LS_GRAPH_ON, LS_GRAPH_OFF } ls_graph_mode;
 
-typedef struct ls_overflow_at {
-    int64_t step;
+typedef struct ls_options_item {
+    int64_t number;
     int rank; /* -1: every rank */
-} ls_overflow_at;
+} ls_options_item;
+
+enum { LS_OPTIONS_LIST_MAX = 64 };
+
+typedef struct ls_options_list {
+    int count;
+    ls_options_item item[LS_OPTIONS_LIST_MAX];
+} ls_options_list;
 
 /* What --overflow-at puts into a gradient, and where. */
 typedef struct ls_overflow_as {
@@ -125,8 +134,6 @@ typedef struct ls_overflow_as {
     char place;     /* 'f'irst, 'm'iddle or 'l'ast element */
     int micro;      /* micro-step, from 0; -1: the last */
 } ls_overflow_as;
-
-enum { LS_OPTIONS_LIST_MAX = 64 };
 
 /* Plain options set the field that their row of options.def names, of the type that its kind has.
  */
@@ -143,15 +150,12 @@ typedef struct ls_options {
 #define LS_OPTIONS_FIELD_WORD(type, field, standard, words) type field;
 #define LS_OPTIONS_FIELD_TEXT(field, bytes, standard) char field[bytes];
 #define LS_OPTIONS_FIELD_CHOICE(field, bytes, standard, words) char field[bytes];
+#define LS_OPTIONS_FIELD_LIST(field, most, form, allowed) ls_options_list field;
 #define LS_OPTIONS_FIELD_OWN(read)
 #include "options.def"
 #undef LS_OPTION
     /* options with a grammar of their own */
-    bool workers_given;                   /* for the ranks of a node; else for each */
-    int batch_size_count;                 /* 0: every rank has batch_size */
-    int batch_sizes[LS_OPTIONS_LIST_MAX]; /* each rank's, in order of rank */
-    int rank_step_count;                  /* 0: the data of all ranks last as long */
-    int64_t rank_steps[LS_OPTIONS_LIST_MAX];
+    bool workers_given; /* for the ranks of a node; else for each */
     ls_opt_level opt_level;
     ls_dtype half;
     bool loss_scale_given, loss_scale_dynamic;
@@ -160,18 +164,12 @@ typedef struct ls_options {
     ls_groups groups; /* with that of no_bn_decay, once options are parsed */
     char data[512];   /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
-    int dump_step_count;
-    int64_t dump_step[LS_OPTIONS_LIST_MAX]; /* steps that are not run are not dumped */
     bool audit; /* elements of what a step writes are computed once more (audit.h) */
     uint64_t audit_seed;
     int64_t audit_every; /* one step of so many, */
     int64_t audit_from;  /* counted from this one; 0: from the first, never where buckets settle */
     ls_fault_at fault;
-    int overflow_count;
-    ls_overflow_at overflow[LS_OPTIONS_LIST_MAX];
     ls_overflow_as overflow_as;
-    int aux_count; /* 0: there is no auxiliary head */
-    ls_overflow_at aux[LS_OPTIONS_LIST_MAX];
 } ls_options;
 
 /* Parses argv, argv[0] being the program's name. argv itself is left as it is. Returns LS_ERR_USAGE
@@ -195,5 +193,89 @@ struct cJSON *ls_options_json(const ls_options *options);
 /* Whether --data ends: synthetic data and given batches have no epochs. */
 bool ls_options_has_epochs(const ls_options *options);
 const char *ls_options_level_name(ls_opt_level level); /* "O2" */
+
+/* Whether the list has that number, for that rank. */
+bool ls_options_listed(const ls_options_list *list, int64_t number, int rank);
+/* Images of a rank's micro-step, and of all ranks. */
+int ls_options_batch(const ls_options *options, int rank);
+int64_t ls_options_images(const ls_options *options, int world);
+
+/* Returns LS_ERR_USAGE from the calling function, after that line, where something is wrong. */
+#define LS_REFUSE_IF(wrong, ...)                           \
+    do {                                                   \
+        if (wrong) {                                       \
+            return ls_log_fail(LS_ERR_USAGE, __VA_ARGS__); \
+        }                                                  \
+    } while (0)
+
+/* The rows of options.def as data, for what reads and records options. */
+
+typedef enum ls_options_kind {
+    LS_OPTIONS_INT,
+    LS_OPTIONS_COUNT,
+    LS_OPTIONS_REAL,
+    LS_OPTIONS_FLOAT,
+    LS_OPTIONS_FLAG,
+    LS_OPTIONS_TRISTATE,
+    LS_OPTIONS_OPTIONAL,
+    LS_OPTIONS_WORD,
+    LS_OPTIONS_TEXT,
+    LS_OPTIONS_CHOICE,
+    LS_OPTIONS_LIST,
+    LS_OPTIONS_OWN,
+} ls_options_kind;
+
+typedef enum ls_options_group {
+    LS_OPTIONS_NETWORK = 1,
+    LS_OPTIONS_PRECISION,
+    LS_OPTIONS_OPTIMIZER,
+    LS_OPTIONS_PARALLEL,
+    LS_OPTIONS_DATA,
+    LS_OPTIONS_RUNNING,
+    LS_OPTIONS_GROUPS = LS_OPTIONS_RUNNING,
+} ls_options_group;
+
+typedef enum ls_options_form {
+    LS_OPTIONS_PLAIN,
+    LS_OPTIONS_RANKS,
+    LS_OPTIONS_DIFFERENT,
+} ls_options_form;
+
+typedef enum ls_options_range { LS_OPTIONS_POSITIVE, LS_OPTIONS_NOT_NEGATIVE } ls_options_range;
+
+/* Where its value may be another (options.def). */
+typedef enum ls_options_differs {
+    LS_OPTIONS_EQUAL,
+    LS_OPTIONS_RESUME,
+    LS_OPTIONS_RANK,
+} ls_options_differs;
+
+/* One row; what its kind does not have is 0. */
+typedef struct ls_options_row {
+    ls_options_group group;
+    const char *name;
+    char letter;
+    const char *argument, *help;
+    ls_options_kind kind;
+    ls_options_differs differs;
+    size_t offset, bytes; /* of the field in ls_options */
+    int64_t least, most;
+    ls_options_range allowed;
+    ls_options_form form;
+    const char *words; /* separated by '|'; of a list a sentence */
+    int (*read)(const char *option, const char *text, ls_options *options);
+} ls_options_row;
+
+enum {
+    LS_OPTIONS_ROWS = 0
+#define LS_OPTION(...) +1
+#include "options.def"
+#undef LS_OPTION
+};
+extern const ls_options_row ls_options_table[LS_OPTIONS_ROWS];
+
+/* Reads a value (NULL: none was given) into its field. EINVAL, argp's way, after one line that
+ * names option, value and what is allowed. */
+int ls_options_read(const ls_options_row *row, const char *text, ls_options *options);
 
 #endif

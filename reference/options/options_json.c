@@ -6,12 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dialect.h"
 #include "kernels/optimizers.h"
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "options_table.h"
 #include "precision.h"
 
 /* What the options resolve to. */
@@ -61,6 +59,19 @@ static void add_tristate(cJSON *json, const char *name, ls_tristate value)
     }
 }
 
+/* Strings where items may have a rank, else numbers. */
+static void add_list(cJSON *json, const ls_options_row *row, const ls_options_list *list)
+{
+    cJSON *to = cJSON_AddArrayToObject(json, row->name);
+    for (int i = 0; i < list->count; i++) {
+        const ls_options_item *at = &list->item[i];
+        LS_TEXT(text, 48, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->number, at->rank);
+        cJSON_AddItemToArray(to, row->form == LS_OPTIONS_RANKS
+                                     ? cJSON_CreateString(text)
+                                     : cJSON_CreateNumber((double)at->number));
+    }
+}
+
 static void as_is(cJSON *json, const ls_options_row *row, const effective *e)
 {
     const void *field = (const char *)e->options + row->offset;
@@ -91,6 +102,9 @@ static void as_is(cJSON *json, const ls_options_row *row, const effective *e)
     case LS_OPTIONS_CHOICE:
         add_text(json, row->name, field);
         break;
+    case LS_OPTIONS_LIST:
+        add_list(json, row, field);
+        break;
     case LS_OPTIONS_OWN:
         LS_ASSERT(false);
     }
@@ -101,7 +115,10 @@ static void if_changed(cJSON *json, const ls_options_row *row, const effective *
     ls_options standard;
     ls_options_defaults(&standard);
     const void *value = (const char *)e->options + row->offset;
-    if (memcmp(value, (const char *)&standard + row->offset, row->bytes) != 0) {
+    const ls_options_list *list = value;
+    if (row->kind == LS_OPTIONS_LIST
+            ? list->count > 0
+            : memcmp(value, (const char *)&standard + row->offset, row->bytes) != 0) {
         as_is(json, row, e);
     }
 }
@@ -154,24 +171,6 @@ static void add_groups(cJSON *json, const ls_options_row *row, const effective *
     }
 }
 
-static void add_batch_sizes(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    const ls_options *options = e->options;
-    if (options->batch_size_count > 0) {
-        cJSON_AddItemToObject(
-            json, row->name, cJSON_CreateIntArray(options->batch_sizes, options->batch_size_count));
-    }
-}
-
-static void add_steps_of_rank(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    const ls_options *options = e->options;
-    cJSON *list = options->rank_step_count > 0 ? cJSON_AddArrayToObject(json, row->name) : NULL;
-    for (int i = 0; i < options->rank_step_count; i++) {
-        cJSON_AddItemToArray(list, cJSON_CreateNumber((double)options->rank_steps[i]));
-    }
-}
-
 static void add_bucket_cap(cJSON *json, const ls_options_row *row, const effective *e)
 {
     const double mib = 1048576.0;
@@ -198,14 +197,6 @@ static void add_seed(cJSON *json, const ls_options_row *row, const effective *e)
     cJSON_AddRawToObject(json, row->name, seed);
 }
 
-static void add_dump_steps(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    cJSON *steps = cJSON_AddArrayToObject(json, row->name);
-    for (int i = 0; i < e->options->dump_step_count; i++) {
-        cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)e->options->dump_step[i]));
-    }
-}
-
 static void add_audit(cJSON *json, const ls_options_row *row, const effective *e)
 {
     LS_TEXT(text, 80, "%" PRIu64 ":%" PRId64, e->options->audit_seed, e->options->audit_every);
@@ -221,28 +212,6 @@ static void add_fault(cJSON *json, const ls_options_row *row, const effective *e
 {
     if (e->options->fault.step > 0) {
         cJSON_AddNumberToObject(json, row->name, (double)e->options->fault.step);
-    }
-}
-
-static void add_places(cJSON *json, const char *name, int count, const ls_overflow_at *place)
-{
-    cJSON *list = cJSON_AddArrayToObject(json, name);
-    for (int i = 0; i < count; i++) {
-        const ls_overflow_at *at = &place[i];
-        LS_TEXT(text, 48, at->rank >= 0 ? "%" PRId64 ":%d" : "%" PRId64, at->step, at->rank);
-        cJSON_AddItemToArray(list, cJSON_CreateString(text));
-    }
-}
-
-static void add_overflow_at(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    add_places(json, row->name, e->options->overflow_count, e->options->overflow);
-}
-
-static void add_aux_head(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    if (e->options->aux_count > 0) {
-        add_places(json, row->name, e->options->aux_count, e->options->aux);
     }
 }
 

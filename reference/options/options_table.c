@@ -1,4 +1,4 @@
-#include "options_table.h"
+#include "options.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -145,65 +145,26 @@ static bool next_number(const char **text, int64_t least, int64_t *out)
     return true;
 }
 
-/* NUMBER[:RANK],..., numbers from 1 to `most`, ranks only where they are allowed; no rank is -1. */
-static int read_list(const char *option, const char *text, int64_t most, bool ranks,
-                     const char *allowed, int *count, ls_overflow_at *item)
+static int read_list(const ls_options_row *row, const char *text, ls_options_list *list)
 {
     const char *rest = text;
-    *count = 0;
+    list->count = 0;
     do {
-        int64_t number = 0, rank = -1;
-        bool good = *count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &number);
-        if (good && ranks && *rest == ':') {
+        ls_options_item item = {.rank = -1};
+        int64_t rank = -1;
+        bool good = list->count < LS_OPTIONS_LIST_MAX && next_number(&rest, 1, &item.number);
+        if (good && row->form == LS_OPTIONS_RANKS && *rest == ':') {
             rest++;
             good = next_number(&rest, 0, &rank) && rank < 1000000;
         }
-        if (!good || number > most || (*rest != ',' && *rest != '\0')) {
-            return refuse(option, text, allowed);
+        item.rank = (int)rank;
+        if (!good || item.number > row->most || (*rest != ',' && *rest != '\0') ||
+            (row->form == LS_OPTIONS_DIFFERENT && ls_options_listed(list, item.number, -1))) {
+            return refuse(row->name, text, row->words);
         }
-        item[(*count)++] = (ls_overflow_at){number, (int)rank};
+        list->item[list->count++] = item;
     } while (*rest++ == ',');
     return 0;
-}
-
-static int read_dump_steps(const char *option, const char *text, ls_options *options)
-{
-    static const char allowed[] = "up to 64 different steps from 1 on, such as 1,2,5";
-    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
-    int error = read_list(option, text, INT64_MAX, false, allowed, &options->dump_step_count, item);
-    for (int i = 0; error == 0 && i < options->dump_step_count; i++) {
-        options->dump_step[i] = item[i].step;
-        for (int k = 0; k < i; k++) {
-            if (item[k].step == item[i].step) {
-                return refuse(option, text, allowed);
-            }
-        }
-    }
-    return error;
-}
-
-static int read_batch_sizes(const char *option, const char *text, ls_options *options)
-{
-    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
-    int error = read_list(option, text, 65536, false,
-                          "one number from 1 to 65536 for each rank, such as 4,2,1",
-                          &options->batch_size_count, item);
-    for (int i = 0; error == 0 && i < options->batch_size_count; i++) {
-        options->batch_sizes[i] = (int)item[i].step;
-    }
-    return error;
-}
-
-static int read_steps_of_rank(const char *option, const char *text, ls_options *options)
-{
-    ls_overflow_at item[LS_OPTIONS_LIST_MAX];
-    int error = read_list(option, text, INT64_C(1) << 50, false,
-                          "one number from 1 on for each rank, such as 3,2,3",
-                          &options->rank_step_count, item);
-    for (int i = 0; error == 0 && i < options->rank_step_count; i++) {
-        options->rank_steps[i] = item[i].step;
-    }
-    return error;
 }
 
 static int read_group(const char *option, const char *text, ls_options *options)
@@ -217,24 +178,6 @@ static int read_group(const char *option, const char *text, ls_options *options)
     }
     options->groups.count++;
     return 0;
-}
-
-static int read_places(const char *option, const char *text, int *count, ls_overflow_at *place)
-{
-    return read_list(option, text, INT64_MAX, true,
-                     "up to 64 of STEP or STEP:RANK, steps from 1 and ranks from 0 on, such as "
-                     "3,7:1",
-                     count, place);
-}
-
-static int read_overflow_at(const char *option, const char *text, ls_options *options)
-{
-    return read_places(option, text, &options->overflow_count, options->overflow);
-}
-
-static int read_aux_head(const char *option, const char *text, ls_options *options)
-{
-    return read_places(option, text, &options->aux_count, options->aux);
 }
 
 static int read_audit(const char *option, const char *text, ls_options *options)
@@ -364,6 +307,8 @@ int ls_options_read(const ls_options_row *row, const char *text, ls_options *opt
     case LS_OPTIONS_CHOICE:
         error = read_word(row->name, text, row->words, &index);
         return error != 0 ? error : read_text(row->name, text, field, row->bytes);
+    case LS_OPTIONS_LIST:
+        return read_list(row, text, field);
     case LS_OPTIONS_OWN:
         return row->read(row->name, text, options);
     }
@@ -400,6 +345,9 @@ static const char optimizer_help[] = "update rule:"
 #define ROW_TEXT(field, size, standard) .kind = LS_OPTIONS_TEXT, FIELD(field)
 #define ROW_CHOICE(field, size, standard, list) \
     .kind = LS_OPTIONS_CHOICE, FIELD(field), .words = list
+#define ROW_LIST(field, highest, form_, sentence)                                       \
+    .kind = LS_OPTIONS_LIST, FIELD(field), .most = highest, .form = LS_OPTIONS_##form_, \
+    .words = sentence
 #define ROW_OWN(function) .kind = LS_OPTIONS_OWN, .read = function
 
 const ls_options_row ls_options_table[LS_OPTIONS_ROWS] = {

@@ -1,39 +1,38 @@
 #include "schedule.h"
 
-#include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "options.h"
 
 /* torch's LinearLR as torchvision's references/classification uses it: warm-up from 1 % */
 static const double warmup_start_default = 0.01;
 
-/* "30", "0.5" or "500s" at *text; moves *text behind it. */
-static bool read_length(const char **text, ls_schedule_length *out)
-{
-    char *end;
-    double count = strtod(*text, &end);
-    if (end == *text || !(count > 0) || count > 1e12) {
-        return false;
-    }
-    *out = (ls_schedule_length){count, *end == 's'};
-    *text = end + (*end == 's');
-    return !out->in_steps || floor(count) == count;
-}
-
-static bool read_factor(const char **text, double *out)
+/* A number from `least` to `most` at *text; moves *text behind it. */
+static bool read_number(const char **text, double least, double most, double *out)
 {
     char *end;
     double value = strtod(*text, &end);
-    if (end == *text || !(value >= 0 && value <= 1)) {
+    if (end == *text || !(value >= least && value <= most)) {
         return false;
     }
     *text = end;
     *out = value;
     return true;
+}
+
+/* "30", "0.5" or "500s". */
+static bool read_length(const char **text, ls_schedule_length *out)
+{
+    if (!read_number(text, DBL_TRUE_MIN, 1e12, &out->count)) {
+        return false;
+    }
+    out->in_steps = **text == 's';
+    *text += out->in_steps;
+    return !out->in_steps || floor(out->count) == out->count;
 }
 
 static bool read_expected(const char **text, const char *word)
@@ -56,13 +55,8 @@ static bool read_warmup(const char **text, ls_schedule *schedule)
     if (!read_length(text, &schedule->warmup_length)) {
         return false;
     }
-    if (**text == ':') {
-        ++*text;
-        if (!read_factor(text, &schedule->warmup_start)) {
-            return false;
-        }
-    }
-    return read_expected(text, ",");
+    return (!read_expected(text, ":") || read_number(text, 0, 1, &schedule->warmup_start)) &&
+           read_expected(text, ",");
 }
 
 /* Ascending lengths of one unit, separated by commas, then ":GAMMA". */
@@ -81,52 +75,41 @@ static bool read_lengths_and_gamma(const char **text, int lengths_max, ls_schedu
             return false;
         }
     } while (read_expected(text, ","));
-    return read_expected(text, ":") && read_factor(text, &schedule->gamma);
-}
-
-/* ":2" or nothing. */
-static bool read_power(const char **text, double *out)
-{
-    char *end;
-    if (!read_expected(text, ":")) {
-        return true;
-    }
-    *out = strtod(*text, &end);
-    if (end == *text || !(*out > 0 && *out <= 100)) {
-        return false;
-    }
-    *text = end;
-    return true;
+    return read_expected(text, ":") && read_number(text, 0, 1, &schedule->gamma);
 }
 
 static bool read_kind(const char **text, ls_schedule *schedule)
 {
-    if (read_expected(text, "constant")) {
-        schedule->kind = LS_SCHEDULE_CONSTANT;
-        return true;
-    }
-    if (read_expected(text, "imagenet")) {
-        schedule->kind = LS_SCHEDULE_IMAGENET;
-        return !schedule->warmup; /* it brings its own */
-    }
-    if (read_expected(text, "step:")) {
-        schedule->kind = LS_SCHEDULE_STEP;
-        return read_lengths_and_gamma(text, 1, schedule);
-    }
-    if (read_expected(text, "multistep:")) {
-        schedule->kind = LS_SCHEDULE_MULTISTEP;
-        return read_lengths_and_gamma(text, LS_SCHEDULE_LENGTHS_MAX, schedule);
-    }
-    if (read_expected(text, "cosine:")) {
-        schedule->kind = LS_SCHEDULE_COSINE;
-        schedule->length_count = 1;
-        return read_length(text, &schedule->length[0]);
-    }
-    if (read_expected(text, "polynomial:")) {
-        schedule->kind = LS_SCHEDULE_POLYNOMIAL;
-        schedule->length_count = 1;
-        schedule->power = 1;
-        return read_length(text, &schedule->length[0]) && read_power(text, &schedule->power);
+    static const struct {
+        const char *word; /* in front of its lengths */
+        ls_schedule_kind kind;
+        int lengths; /* that are followed by a factor; -1: one length alone */
+    } kinds[] = {
+        {"constant", LS_SCHEDULE_CONSTANT, 0},
+        {"imagenet", LS_SCHEDULE_IMAGENET, 0},
+        {"step:", LS_SCHEDULE_STEP, 1},
+        {"multistep:", LS_SCHEDULE_MULTISTEP, LS_SCHEDULE_LENGTHS_MAX},
+        {"cosine:", LS_SCHEDULE_COSINE, -1},
+        {"polynomial:", LS_SCHEDULE_POLYNOMIAL, -1},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!read_expected(text, kinds[i].word)) {
+            continue;
+        }
+        schedule->kind = kinds[i].kind;
+        if (kinds[i].lengths > 0) {
+            return read_lengths_and_gamma(text, kinds[i].lengths, schedule);
+        }
+        bool polynomial = schedule->kind == LS_SCHEDULE_POLYNOMIAL;
+        schedule->length_count = kinds[i].lengths < 0;
+        schedule->power = polynomial;
+        if (kinds[i].lengths < 0 && !read_length(text, &schedule->length[0])) {
+            return false;
+        }
+        /* imagenet brings a warm-up of its own */
+        return polynomial && read_expected(text, ":")
+                   ? read_number(text, DBL_TRUE_MIN, 100, &schedule->power)
+                   : schedule->kind != LS_SCHEDULE_IMAGENET || !schedule->warmup;
     }
     return false;
 }
@@ -135,14 +118,12 @@ ls_status ls_schedule_parse(const char *text, ls_schedule *out)
 {
     ls_schedule schedule = {0};
     const char *rest = text;
-    if (!read_warmup(&rest, &schedule) || !read_kind(&rest, &schedule) || *rest != '\0') {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--schedule '%s': allowed: [warmup:LENGTH[:START],] constant | "
-            "step:LENGTH:GAMMA | multistep:L1,L2,...:GAMMA | cosine:LENGTH | "
-            "polynomial:LENGTH[:POWER], or imagenet; a LENGTH is in epochs, or in steps as 500s",
-            text);
-    }
+    LS_REFUSE_IF(
+        !read_warmup(&rest, &schedule) || !read_kind(&rest, &schedule) || *rest != '\0',
+        "--schedule '%s': allowed: [warmup:LENGTH[:START],] constant | "
+        "step:LENGTH:GAMMA | multistep:L1,L2,...:GAMMA | cosine:LENGTH | "
+        "polynomial:LENGTH[:POWER], or imagenet; a LENGTH is in epochs, or in steps as 500s",
+        text);
     *out = schedule;
     return LS_OK;
 }
@@ -152,12 +133,9 @@ ls_status ls_schedule_check(const ls_schedule *schedule, int64_t steps_per_epoch
     bool epochs = schedule->kind == LS_SCHEDULE_IMAGENET ||
                   (schedule->warmup && !schedule->warmup_length.in_steps) ||
                   (schedule->length_count > 0 && !schedule->length[0].in_steps);
-    if (epochs && steps_per_epoch <= 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--schedule counts epochs and this --data has none; give lengths in steps, such "
-            "as step:500s:0.1");
-    }
+    LS_REFUSE_IF(epochs && steps_per_epoch <= 0,
+                 "--schedule counts epochs and this --data has none; give lengths in steps, such "
+                 "as step:500s:0.1");
     return LS_OK;
 }
 

@@ -20,19 +20,16 @@ static ls_status number_of(const char *name, int low, int high, int fallback, in
         return LS_OK;
     }
     int64_t value = 0;
-    if (!ls_text_integer(text, low, high, &value)) {
-        return ls_log_fail(LS_ERR_USAGE, "%s=%s: expected a whole number from %d to %d", name, text,
-                           low, high);
-    }
+    LS_REFUSE_IF(!ls_text_integer(text, low, high, &value),
+                 "%s=%s: expected a whole number from %d to %d", name, text, low, high);
     *out = (int)value;
     return LS_OK;
 }
 
 static ls_status copy_text(const char *name, const char *text, char *to, size_t to_bytes)
 {
-    if (snprintf(to, to_bytes, "%s", text) >= (int)to_bytes) {
-        return ls_log_fail(LS_ERR_USAGE, "%s is longer than %zu bytes", name, to_bytes - 1);
-    }
+    LS_REFUSE_IF(snprintf(to, to_bytes, "%s", text) >= (int)to_bytes, "%s is longer than %zu bytes",
+                 name, to_bytes - 1);
     return LS_OK;
 }
 
@@ -105,27 +102,22 @@ static ls_status check_others(const ls_launcher *from, const ls_world *world)
     for (const ls_launcher *other = ls_launchers_next_world(NULL); other != NULL;
          other = ls_launchers_next_world(other)) {
         bool differs = other != from && !is_same_place(from, other);
-        if (differs && (world->world == 1 || !(nested || other->outer))) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "%s=%d and %s=%d, but %s=%s and %s=%s: which rank of how many this "
-                               "is contradicts; unset those that do not hold",
-                               from->rank, world->rank, from->world, world->world, other->rank,
-                               ls_launchers_value(other->rank), other->world,
-                               ls_launchers_value(other->world));
-        }
+        LS_REFUSE_IF(differs && (world->world == 1 || !(nested || other->outer)),
+                     "%s=%d and %s=%d, but %s=%s and %s=%s: which rank of how many this "
+                     "is contradicts; unset those that do not hold",
+                     from->rank, world->rank, from->world, world->world, other->rank,
+                     ls_launchers_value(other->rank), other->world,
+                     ls_launchers_value(other->world));
     }
     return LS_OK;
 }
 
 static ls_status read_place(const ls_launcher *from, ls_world *out)
 {
-    if (from->world == NULL) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "%s=%s is set by %s, which does not pass the number of ranks: set RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset it for a world of one",
-            from->rank, ls_launchers_value(from->rank), from->name);
-    }
+    LS_REFUSE_IF(from->world == NULL,
+                 "%s=%s is set by %s, which does not pass the number of ranks: set RANK, "
+                 "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or unset it for a world of one",
+                 from->rank, ls_launchers_value(from->rank), from->name);
     if (ls_launchers_value(from->rank) == NULL || ls_launchers_value(from->world) == NULL) {
         bool has_rank = ls_launchers_value(from->rank) != NULL;
         return ls_log_fail(LS_ERR_USAGE, "%s is set but %s is not: a rank needs both",
@@ -134,18 +126,14 @@ static ls_status read_place(const ls_launcher *from, ls_world *out)
     }
     LS_TRY(number_of(from->world, 1, INT_MAX / 2, 1, &out->world));
     LS_TRY(number_of(from->rank, 0, INT_MAX / 2, 0, &out->rank));
-    if (out->rank >= out->world) {
-        return ls_log_fail(LS_ERR_USAGE, "%s=%d is outside the world: %s=%d allows 0 to %d",
-                           from->rank, out->rank, from->world, out->world, out->world - 1);
-    }
+    LS_REFUSE_IF(out->rank >= out->world, "%s=%d is outside the world: %s=%d allows 0 to %d",
+                 from->rank, out->rank, from->world, out->world, out->world - 1);
     LS_TRY(number_of(from->local_world, 1, out->world, out->world, &out->local_world));
     LS_TRY(number_of(from->local_rank, 0, INT_MAX / 2, out->rank % out->local_world,
                      &out->local_rank));
-    if (out->local_rank >= out->local_world) {
-        return ls_log_fail(LS_ERR_USAGE, "%s=%d is outside its machine: %s=%d allows 0 to %d",
-                           from->local_rank, out->local_rank, from->local_world, out->local_world,
-                           out->local_world - 1);
-    }
+    LS_REFUSE_IF(out->local_rank >= out->local_world,
+                 "%s=%d is outside its machine: %s=%d allows 0 to %d", from->local_rank,
+                 out->local_rank, from->local_world, out->local_world, out->local_world - 1);
     bool simulated =
         ls_launchers_value("LS_NODE_ADDR") != NULL; /* the launcher plays nodes on one machine */
     out->machine_rank = simulated ? out->rank : out->local_rank;
@@ -189,17 +177,11 @@ static ls_status read_meeting_place(ls_world *out)
     } else if (address == NULL && !torchrun && out->local_world == out->world) {
         address = "127.0.0.1";
     }
-    if (address == NULL) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "MASTER_ADDR is not set: %d ranks need the address of rank 0",
-                           out->world);
-    }
+    LS_REFUSE_IF(address == NULL, "MASTER_ADDR is not set: %d ranks need the address of rank 0",
+                 out->world);
     LS_TRY(copy_text("MASTER_ADDR", address, out->address, sizeof out->address));
-    if (ls_launchers_value("MASTER_PORT") == NULL && torchrun) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "MASTER_PORT is not set: %d ranks need the port of rank 0's store",
-                           out->world);
-    }
+    LS_REFUSE_IF(ls_launchers_value("MASTER_PORT") == NULL && torchrun,
+                 "MASTER_PORT is not set: %d ranks need the port of rank 0's store", out->world);
     if (ls_launchers_value("MASTER_PORT") == NULL) {
         ls_log_note("MASTER_PORT is not set, taking %d", DEFAULT_PORT);
     }

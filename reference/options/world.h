@@ -60,4 +60,7 @@ ls_status ls_dist_url_parse(const char *text, ls_dist_url *out);
  * no file appears in --timeout seconds. */
 ls_status ls_dist_apply(ls_options *options, char **argv);
 
+/* An option stands for a variable that is not set, and must equal one that is. -1: not given. */
+ls_status ls_dist_stand_for(const char *option, int given, const char *name);
+
 #endif

@@ -21,13 +21,7 @@ void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phas
 
 static bool overflows(const ls_trainer *trainer, int64_t step)
 {
-    for (int i = 0; i < trainer->options.overflow_count; i++) {
-        const ls_overflow_at *at = &trainer->options.overflow[i];
-        if (at->step == step && (at->rank < 0 || at->rank == trainer->world.rank)) {
-            return true;
-        }
-    }
-    return false;
+    return ls_options_listed(&trainer->options.overflow_at, step, trainer->world.rank);
 }
 
 static ls_status overflow_one(const ls_trainer *trainer, const ls_tensor *grad)

@@ -9,7 +9,6 @@
 #include "reference/ddp/ddp.h"
 #include "reference/files/events.h"
 #include "reference/model/model.h"
-#include "reference/options/dialect.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
 #include "reference/options/schedule.h"

@@ -20,24 +20,19 @@ struct ls_uneven {
 
 /* ---- numbers of steps ------------------------------------------------------------------------ */
 
-static int batch_of(const ls_options *options, int rank)
-{
-    return options->batch_size_count > 0 ? options->batch_sizes[rank] : options->batch_size;
-}
-
 /* Of a rank, in an epoch or with --steps-of-rank in the run; 0: without an end. */
 static int64_t steps_of(const ls_trainer *trainer, int rank)
 {
     const ls_options *options = &trainer->options;
     int64_t pictures = ls_loader_pictures(trainer->loader), world = trainer->world.world;
-    if (options->rank_step_count > 0) {
-        return options->rank_steps[rank];
+    if (options->rank_steps.count > 0) {
+        return options->rank_steps.item[rank].number;
     }
     if (!options->no_pad) {
         return ls_loader_steps_per_epoch(trainer->loader);
     }
     int64_t images = (pictures - rank + world - 1) / world;
-    return images / ((int64_t)batch_of(options, rank) * options->accumulate);
+    return images / ((int64_t)ls_options_batch(options, rank) * options->accumulate);
 }
 
 static void find_range(const ls_trainer *trainer, int64_t *least, int64_t *most)
@@ -52,7 +47,7 @@ static void find_range(const ls_trainer *trainer, int64_t *least, int64_t *most)
 
 static const char *unit_of(const ls_trainer *trainer)
 {
-    return trainer->options.rank_step_count > 0 ? "in the run" : "an epoch";
+    return trainer->options.rank_steps.count > 0 ? "in the run" : "an epoch";
 }
 
 ls_status ls_uneven_plan(ls_trainer *trainer, int64_t *most)
@@ -61,7 +56,7 @@ ls_status ls_uneven_plan(ls_trainer *trainer, int64_t *most)
     int64_t least, largest, own = steps_of(trainer, trainer->world.rank);
     find_range(trainer, &least, &largest);
     int64_t counted = joins ? largest : own;
-    bool listed = trainer->options.rank_step_count > 0;
+    bool listed = trainer->options.rank_steps.count > 0;
     trainer->own_steps = own;
     trainer->steps_per_epoch = listed ? 0 : counted;
     *most = listed ? counted : 0;
@@ -77,7 +72,7 @@ ls_status ls_uneven_plan(ls_trainer *trainer, int64_t *most)
 int64_t ls_uneven_own(const ls_trainer *trainer, int64_t step)
 {
     int64_t own = trainer->own_steps, epoch = trainer->steps_per_epoch;
-    if (trainer->options.rank_step_count > 0) {
+    if (trainer->options.rank_steps.count > 0) {
         return step < own ? step : own;
     }
     if (epoch == 0) {
@@ -219,7 +214,7 @@ ls_status ls_uneven_end(ls_trainer *trainer, int64_t step)
         return LS_OK;
     }
     find_range(trainer, &least, &most);
-    if (trainer->options.rank_step_count > 0 ? step != most : epoch == 0 || step % epoch != 0) {
+    if (trainer->options.rank_steps.count > 0 ? step != most : epoch == 0 || step % epoch != 0) {
         return LS_OK; /* a run that --steps ends here goes on from a checkpoint as if it had not */
     }
     message own = {.own = ls_uneven_own(trainer, step), .tracked = *trainer->memory.tracked};

@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Rates of torch.optim.lr_scheduler and of Apex's ImageNet script (examples/imagenet/main_amp.py@
-adjust_learning_rate), for suite/unit/reference/schedule_goldens.inc:
-
-    python3 suite/peers/schedule_goldens.py | clang-format --assume-filename=x.c >FILE
+adjust_learning_rate), for the table of suite/unit/reference/test_schedule.c: text, base, steps of an
+epoch, steps and the FNV-1a digest of their rates in f32. With a text it prints that schedule's rates.
 """
 
-import random
+import struct
+import sys
 
 import torch
 from torch.optim import lr_scheduler as torch_schedule
-
-DRAWS = 40
 
 
 def walk(base, make, steps):
@@ -75,15 +73,19 @@ def rows():
         yield "imagenet", base, epoch_steps, list(apex(base, epoch_steps, 90 * epoch_steps))
 
 
+def digest(rates):
+    value = 0xcbf29ce484222325
+    for byte in b"".join(struct.pack("<f", rate) for rate in rates):
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value
+
+
 def main():
-    draw = random.Random(1)
-    print("/* Made by suite/peers/schedule_goldens.py with torch %s; not edited: text, base, steps of an\n"
-          " * epoch, %d steps, drawn, and their rates in f32. */" % (torch.__version__.split("+")[0], DRAWS))
     for text, base, epoch_steps, rates in rows():
-        steps = sorted(draw.sample(range(1, len(rates) + 1), DRAWS))
-        at = ", ".join(map(str, steps))
-        values = ", ".join("%.8e" % torch.tensor(rates[step - 1]) for step in steps)
-        print('{"%s", %r, %d, {%s}, {%s}},' % (text, base, epoch_steps, at, values))
+        if text in sys.argv[1:]:
+            print("\n".join("%d %.9g" % (i + 1, torch.tensor(rate)) for i, rate in enumerate(rates)))
+        if len(sys.argv) == 1:
+            print('{"%s", %r, %d, %d, 0x%016x},' % (text, base, epoch_steps, len(rates), digest(rates)))
 
 
 main()

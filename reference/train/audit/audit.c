@@ -62,7 +62,7 @@ static void list_unaudited(ls_audit *audit)
         {trainer->options.accumulate > 1, "sum of micro-steps"},
         {trainer->options.no_sync == LS_FALSE, "reductions but the last"},
         {trainer->ddp != NULL && trainer->precision.compress != LS_F32, "compression"},
-        {trainer->options.aux_count > 0, "auxiliary head"},
+        {trainer->options.aux_head.count > 0, "auxiliary head"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i].used) {

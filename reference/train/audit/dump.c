@@ -41,15 +41,8 @@ struct ls_dump {
 
 bool ls_dump_wants(const ls_trainer *trainer, int64_t step)
 {
-    if (trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_RANK_0) {
-        return false;
-    }
-    for (int i = 0; i < trainer->options.dump_step_count; i++) {
-        if (trainer->options.dump_step[i] == step) {
-            return true;
-        }
-    }
-    return false;
+    return (trainer->world.rank == 0 || trainer->options.dump_ranks != LS_DUMP_RANK_0) &&
+           ls_options_listed(&trainer->options.dump_steps, step, trainer->world.rank);
 }
 
 static void free_dump(ls_dump *dump)

@@ -14,7 +14,6 @@
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
 #include "reference/train/fault.h"
-#include "reference/options/options_table.h"
 #include "reference/train/ways/join.h"
 #include "reference/train/journal.h"
 #include "reference/train/uneven.h"
@@ -430,12 +429,10 @@ static ls_status check_metadata(const ls_safetensors *file, const ls_trainer *tr
 {
     const ls_options *options = &trainer->options;
     const char *format = text_of(file, "format");
-    if (strcmp(format, LS_CHECKPOINT_FORMAT) != 0) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--resume %s: its format is '%s', not " LS_CHECKPOINT_FORMAT
-                           "; --init starts from a dump or plain weights",
-                           ls_safetensors_path(file), format);
-    }
+    LS_REFUSE_IF(strcmp(format, LS_CHECKPOINT_FORMAT) != 0,
+                 "--resume %s: its format is '%s', not " LS_CHECKPOINT_FORMAT
+                 "; --init starts from a dump or plain weights",
+                 ls_safetensors_path(file), format);
     LS_TRY(ls_safetensors_require_metadata(file, "version", VERSION));
     LS_TRY(ls_safetensors_require_metadata(file, "arch", "%s", options->arch));
     LS_TRY(ls_safetensors_require_metadata(file, "num_classes", "%d", options->num_classes));
@@ -519,11 +516,10 @@ static ls_status read_state(ls_safetensors *file, const ls_trainer *trainer, ls_
     LS_TRY(read_scalar(file, "data/step", LS_I64, step));
     const int64_t most = INT64_C(1) << 50; /* as of --steps */
     float scale = state->loss_scale;
-    if (!(scale > 0.0f) || isinf(scale) || *step < 0 || *step > most || state->growth_count < 0) {
-        return ls_log_fail(
-            LS_ERR_USAGE, "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
-            ls_safetensors_path(file), (double)scale, (int)state->growth_count, (long long)*step);
-    }
+    LS_REFUSE_IF(
+        !(scale > 0.0f) || isinf(scale) || *step < 0 || *step > most || state->growth_count < 0,
+        "%s: loss scale %g, growth count %d, step %lld: not a state of a run",
+        ls_safetensors_path(file), (double)scale, (int)state->growth_count, (long long)*step);
     state->growth_count = LS_PLANT(resume_no_growth_count, state->growth_count, 0);
     state->step_count = LS_PLANT(resume_no_step_count, state->step_count, 0);
     bool continues = trainer->precision.scaler.dynamic && LS_PLANT(resume_no_scale, true, false);
@@ -552,10 +548,8 @@ static ls_status check_leftovers(const ls_safetensors *file, int saved_ranks)
         int rank = 0, used = 0;
         bool others = sscanf(entry->name, "rank%d/%n", &rank, &used) == 1 && used > 0 &&
                       rank >= 0 && rank < saved_ranks;
-        if (!others && !entry->seen) {
-            return ls_log_fail(LS_ERR_USAGE, "%s: %s has no place in this run",
-                               ls_safetensors_path(file), entry->name);
-        }
+        LS_REFUSE_IF(!others && !entry->seen, "%s: %s has no place in this run",
+                     ls_safetensors_path(file), entry->name);
     }
     return LS_OK;
 }
@@ -621,10 +615,9 @@ static ls_status read_best(const ls_safetensors *file, ls_trainer_best *out)
 {
     ls_trainer_best best = {number_of(file, "best_step"), number_of(file, "best_images"),
                             number_of(file, "best_top1")};
-    if (best.top1 > best.images || (best.step > 0 && best.images == 0)) {
-        return ls_log_fail(LS_ERR_USAGE, "%s: best top-1 %lld of %lld pictures: no score",
-                           ls_safetensors_path(file), (long long)best.top1, (long long)best.images);
-    }
+    LS_REFUSE_IF(best.top1 > best.images || (best.step > 0 && best.images == 0),
+                 "%s: best top-1 %lld of %lld pictures: no score", ls_safetensors_path(file),
+                 (long long)best.top1, (long long)best.images);
     *out = LS_PLANT(best_not_resumed, best, (ls_trainer_best){0});
     return LS_OK;
 }

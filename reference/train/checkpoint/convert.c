@@ -382,14 +382,10 @@ static ls_status write_pth(ls_safetensors *file, ls_convert_kind kind, bool plai
 ls_status ls_convert_write(const char *path, ls_safetensors *file, const char *out, bool plain)
 {
     ls_convert_kind kind = ls_convert_kind_of(file);
-    if (kind == LS_CONVERT_DUMP) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "%s is a dump of a step: allowed are checkpoints and plain weights",
-                           path);
-    }
-    if (plain && ends(out, ".safetensors")) {
-        return ls_log_fail(LS_ERR_USAGE, "--plain with --to %s: allowed with .pth and .pt", out);
-    }
+    LS_REFUSE_IF(kind == LS_CONVERT_DUMP,
+                 "%s is a dump of a step: allowed are checkpoints and plain weights", path);
+    LS_REFUSE_IF(plain && ends(out, ".safetensors"),
+                 "--plain with --to %s: allowed with .pth and .pt", out);
     if (ends(out, ".safetensors")) {
         return write_safetensors(file, out);
     }

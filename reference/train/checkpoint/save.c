@@ -38,10 +38,8 @@ static path path_in(const ls_trainer *trainer, const char *name)
 static ls_status check_file(const char *option, const char *name)
 {
     struct stat found;
-    if (stat(name, &found) == 0 && !S_ISREG(found.st_mode)) {
-        return ls_log_fail(LS_ERR_USAGE, "%s %s: it is %s", option, name,
-                           S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
-    }
+    LS_REFUSE_IF(stat(name, &found) == 0 && !S_ISREG(found.st_mode), "%s %s: it is %s", option,
+                 name, S_ISDIR(found.st_mode) ? "a folder" : "not a regular file");
     int refused = ls_safetensors_try_create(name);
     bool lacks = refused == EROFS || refused == ENOSPC || refused == EDQUOT || refused == ENOMEM ||
                  refused == EMFILE || refused == ENFILE;

@@ -27,13 +27,7 @@ ls_status ls_aux_head_extend(ls_network *network)
 
 bool ls_aux_head_is_used(const ls_trainer *trainer, int64_t step)
 {
-    for (int i = 0; i < trainer->options.aux_count; i++) {
-        const ls_overflow_at *at = &trainer->options.aux[i];
-        if (at->step == step && (at->rank < 0 || at->rank == trainer->world.rank)) {
-            return true;
-        }
-    }
-    return false;
+    return ls_options_listed(&trainer->options.aux_head, step, trainer->world.rank);
 }
 
 /* d(mean cross entropy)/d(head output) of one image, times `scale`: (softmax - one hot) / N. */

@@ -50,12 +50,12 @@ const char *ls_graph_refused(const ls_trainer *trainer)
         {options->example != LS_EXAMPLE_NONE, "--example"},
         {options->accumulate > 1, "--accumulate"},
         {options->join != LS_JOIN_NONE, "--join"},
-        {options->aux_count > 0, "--aux-head"},
+        {options->aux_head.count > 0, "--aux-head"},
         {options->find_unused, "--find-unused"},
         {!engine_is_recorded(trainer->engine), "the engine of reductions works on the host"},
         {trainer->unrecorded, "the engine's operations cannot be recorded"},
         {options->trace, "--trace"},
-        {options->overflow_count > 0, "--overflow-at"},
+        {options->overflow_at.count > 0, "--overflow-at"},
         {options->fault.step > 0, "--fault-at"},
         {planted(), "a planted fault"},
     };
@@ -70,9 +70,8 @@ const char *ls_graph_refused(const ls_trainer *trainer)
 ls_status ls_graph_check(const ls_trainer *trainer)
 {
     const char *why = ls_graph_refused(trainer);
-    if (trainer->options.graph == LS_GRAPH_ON && why != NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "--cuda-graph on: a step cannot be recorded: %s", why);
-    }
+    LS_REFUSE_IF(trainer->options.graph == LS_GRAPH_ON && why != NULL,
+                 "--cuda-graph on: a step cannot be recorded: %s", why);
     return LS_OK;
 }
 
@@ -107,15 +106,8 @@ bool ls_graph_takes(const ls_graph_set *set, int64_t step)
         return false;
     }
     const ls_options *options = &set->trainer->options;
-    if (ls_audit_due(options, step)) { /* what it enqueues lies between the operations */
-        return false;
-    }
-    for (int i = 0; i < options->dump_step_count; i++) {
-        if (options->dump_step[i] == step) {
-            return false;
-        }
-    }
-    return true;
+    /* what an audit enqueues lies between the operations */
+    return !ls_audit_due(options, step) && !ls_options_listed(&options->dump_steps, step, -1);
 }
 
 /* The recording is ended whatever happens in it: a stream left open would fail everything after. */

@@ -25,11 +25,7 @@ ls_status ls_mllog_run_open(ls_trainer *trainer)
 static int64_t images_per_step(const ls_trainer *trainer)
 {
     const ls_options *options = &trainer->options;
-    int64_t images = 0;
-    for (int i = 0; i < options->batch_size_count; i++) {
-        images += options->batch_sizes[i];
-    }
-    images = images > 0 ? images : (int64_t)options->batch_size * trainer->world.world;
+    int64_t images = ls_options_images(options, trainer->world.world);
     return LS_PLANT(mllog_batch_of_a_rank, images * options->accumulate, options->batch_size);
 }
 

@@ -33,23 +33,6 @@ ls_status ls_setup_unsupported(ls_trainer *trainer, const char *option, const ch
     return LS_ERR_UNSUPPORTED;
 }
 
-/* --local-rank stands for LOCAL_RANK where the launcher passes it as an argument. */
-static ls_status take_local_rank(const ls_options *options)
-{
-    const char *set = getenv("LOCAL_RANK");
-    LS_TEXT(given, 16, "%d", options->local_rank);
-    if (options->local_rank < 0) {
-        return LS_OK;
-    }
-    if (set != NULL && set[0] != '\0' && strcmp(set, given) != 0) {
-        return ls_log_fail(LS_ERR_USAGE, "--local-rank %s, but LOCAL_RANK is %s: allowed: the same",
-                           given, set);
-    }
-    return setenv("LOCAL_RANK", given, 1) == 0
-               ? LS_OK
-               : ls_log_fail(LS_ERR_INFRA, "no memory for LOCAL_RANK");
-}
-
 /* More loader threads than cores take turns. */
 static void warn_of_workers(const ls_trainer *trainer)
 {
@@ -74,7 +57,7 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     if (status == LS_OK) { /* of what is refused only the refusal is reported */
         LS_TRY(ls_dist_apply(&trainer->options, argv));
     }
-    LS_TRY(take_local_rank(&trainer->options));
+    LS_TRY(ls_dist_stand_for("--local-rank", trainer->options.local_rank, "LOCAL_RANK"));
     LS_TRY(ls_world_read(&trainer->world));
     LS_TRY(ls_save_block_signals(trainer));
     if (status == LS_ERR_UNSUPPORTED) {
@@ -89,13 +72,8 @@ ls_status ls_setup_read(int argc, char **argv, ls_trainer *trainer)
     ls_precision_resolve(options, &trainer->rules, &trainer->precision);
     LS_TRY(ls_schedule_parse(options->schedule, &trainer->schedule));
     trainer->optimizer = ls_optim_config(options);
-    int64_t sum = 0; /* of the ranks' batches, where they differ */
-    for (int i = 0; i < options->batch_size_count; i++) {
-        sum += options->batch_sizes[i];
-    }
-    int64_t images = (int64_t)options->batch_size * options->accumulate *
-                     LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
-    images = sum > 0 ? sum * options->accumulate : images;
+    int ranks = LS_PLANT(lr_scaled_by_rank_batch, trainer->world.world, 1);
+    int64_t images = ls_options_images(options, ranks) * options->accumulate;
     trainer->base_lr =
         ls_schedule_base_lr(options->lr, options->lr_scaling == LS_LR_SCALING_LINEAR, images);
     return LS_OK;
@@ -154,7 +132,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
     LS_TRY(ls_model_build(options->arch, options->num_classes, options->image_size,
                           &trainer->network));
     int params = trainer->network.param_count;
-    if (options->aux_count > 0) {
+    if (options->aux_head.count > 0) {
         LS_TRY(ls_aux_head_extend(&trainer->network));
     }
     trainer->trunk = trainer->network;
@@ -335,12 +313,9 @@ ls_status ls_setup_bind(ls_trainer *trainer)
 
 ls_status ls_setup_memory(ls_trainer *trainer)
 {
-    if (trainer->options.aux_count > 0 && trainer->engine == NULL) {
-        return ls_log_fail(
-            LS_ERR_USAGE,
-            "--aux-head: unused parameters are the reducer's matter; there is none in a "
-            "world of one without --comm self");
-    }
+    LS_REFUSE_IF(trainer->options.aux_head.count > 0 && trainer->engine == NULL,
+                 "--aux-head: unused parameters are the reducer's matter; there is none in a "
+                 "world of one without --comm self");
     LS_TRY(create_memory(trainer));
     ls_amp_scale_of(&trainer->memory, &trainer->precision, &trainer->amp);
     if (reduces(trainer)) {
@@ -593,8 +568,8 @@ ls_status ls_setup_data(ls_trainer *trainer)
     const ls_options *options = &trainer->options;
     ls_loader_memory pinned = {&trainer->device, take_pinned, give_pinned};
     int largest_batch = options->batch_size;
-    for (int i = 0; i < options->batch_size_count; i++) {
-        int batch = options->batch_sizes[i];
+    for (int rank = 0; rank < trainer->world.world; rank++) {
+        int batch = ls_options_batch(options, rank);
         largest_batch = batch > largest_batch ? batch : largest_batch;
     }
     ls_loader_options loader = {

@@ -247,9 +247,7 @@ static ls_status force(const ls_trainer *trainer, const ls_safetensors *dump, co
     for (int k = 0; k < trainer->network.branch_count; k++) {
         LS_TEXT(name, 32, "branch/%03d", k);
         const ls_safetensors_entry *entry = ls_safetensors_find(dump, name);
-        if (entry == NULL) {
-            return ls_log_fail(LS_ERR_USAGE, "--force-branches: %s has no %s", path, name);
-        }
+        LS_REFUSE_IF(entry == NULL, "--force-branches: %s has no %s", path, name);
         int64_t bytes = entry->bytes / parts;
         LS_TRY(trainer->device.api->plan_force(trainer->plan, trainer->device.stream, k,
                                                (const char *)entry->data + part * bytes, bytes));

@@ -76,12 +76,10 @@ static ls_status write_trace(loop *loop, const ls_step_record *record)
 static double images_of_world(const ls_trainer *trainer, const ls_step_record *record)
 {
     const ls_options *options = &trainer->options;
-    int64_t sum = record->round.images, own = 0;
-    for (int i = 0; i < options->batch_size_count; i++) {
-        own += (int64_t)options->batch_sizes[i] * options->accumulate;
-    }
-    sum = sum > 0 ? sum : own;
-    return (double)(sum > 0 ? sum : record->images * trainer->world.world);
+    int64_t all = options->batch_sizes.count > 0
+                      ? ls_options_images(options, trainer->world.world) * options->accumulate
+                      : record->images * trainer->world.world;
+    return (double)(record->round.images > 0 ? record->round.images : all);
 }
 
 /* "  1:02:03 left" at the pace of the steps since the line before; "" behind the last step. */

@@ -9,7 +9,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
 #include "kernels/core/text.h"
-#include "reference/options/options_table.h"
 
 uint64_t ls_agree_bucket_rule(const ls_trainer *trainer)
 {
@@ -66,7 +65,7 @@ static char *describe_run(const ls_trainer *trainer)
 {
     cJSON *all = cJSON_CreateObject();
     cJSON *options = ls_options_json(&trainer->options);
-    if (trainer->options.batch_size_count > 0) { /* the list is what must be equal */
+    if (trainer->options.batch_sizes.count > 0) { /* the list is what must be equal */
         cJSON_DeleteItemFromObjectCaseSensitive(options, "batch-size");
     }
     for (int i = 0; i < LS_OPTIONS_ROWS; i++) {
@@ -238,9 +237,7 @@ ls_status ls_agree_on(ls_trainer *trainer, const char *what, uint64_t value)
     char ranks[96];
     int differing = 0;
     LS_TRY(compare(trainer, what, &value, sizeof value, ranks, sizeof ranks, &differing));
-    if (differing > 0) {
-        return ls_log_fail(LS_ERR_USAGE, "%s on ranks %s: not the same as on rank 0", what, ranks);
-    }
+    LS_REFUSE_IF(differing > 0, "%s on ranks %s: not the same as on rank 0", what, ranks);
     return LS_OK;
 }
 

@@ -57,11 +57,9 @@ static ls_status choose_engine(const ls_trainer *trainer, const char **name)
     const char *asked = trainer->options.comm;
     bool alone = trainer->world.world == 1;
     bool cpu = strcmp(trainer->device.api->name, "cpu") == 0;
-    if (strcmp(asked, "self") == 0 && !alone) {
-        return ls_log_fail(LS_ERR_USAGE,
-                           "--comm self: allowed in a world of one; this one has %d ranks",
-                           trainer->world.world);
-    }
+    LS_REFUSE_IF(strcmp(asked, "self") == 0 && !alone,
+                 "--comm self: allowed in a world of one; this one has %d ranks",
+                 trainer->world.world);
     const char *backend = trainer->options.dist_backend;
     if (strcmp(asked, "auto") == 0 && strcmp(backend, "auto") != 0 && !alone) {
         if (cpu && strcmp(backend, "nccl") == 0 && trainer->world.rank == 0) {

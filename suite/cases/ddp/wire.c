@@ -12,7 +12,7 @@
 #include "kernels/core/list.h"
 #include "reference/ddp/buckets.h"
 #include "reference/oracle/nettab.h"
-#include "reference/options/dialect.h"
+#include "reference/options/precision.h"
 
 /* Bytes of one element as reduced, and the type that has 2. */
 struct wire {

@@ -11,7 +11,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "reference/options/dialect.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
 #include "suite/commands/commands.h"

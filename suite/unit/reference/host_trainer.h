@@ -9,7 +9,6 @@
 #include "reference/comm/comm.h"
 #include "reference/train/trainer.h"
 #include "host_device.h"
-#include "reference/options/dialect.h"
 #include "reference/state/memory.h"
 #include "reference/model/model.h"
 #include "reference/options/precision.h"

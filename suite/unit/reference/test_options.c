@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "reference/options/dialect.h"
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"
 #include "reference/options/precision.h"
@@ -61,12 +60,12 @@ TEST(spellings)
     ck_assert(o->batch_size == 8 && o->opt_level == LS_O2 && o->half == LS_BF16);
     ck_assert(o->loss_scale_given && !o->loss_scale_dynamic && o->loss_scale == 128.0f);
     ck_assert(o->keep_batchnorm_fp32 == LS_FALSE && o->bucket_cap_mb == 0.5);
-    ck_assert(o->dump_step_count == 3 && o->dump_step[0] == 1 && o->dump_step[2] == 5);
+    ck_assert(o->dump_steps.count == 3 && o->dump_steps.item[0].number == 1 && o->dump_steps.item[2].number == 5);
     ls_options as = parse("--overflow-as nan@fc.bias:last:0 --accumulate 2").options;
     ck_assert(isnan(as.overflow_as.value) && as.overflow_as.place == 'l');
     ck_assert(strcmp(as.overflow_as.param, "fc.bias") == 0 && as.overflow_as.micro == 0);
-    ck_assert(o->overflow_count == 2 && o->overflow[0].step == 3 && o->overflow[0].rank == -1);
-    ck_assert(o->overflow[1].step == 7 && o->overflow[1].rank == 1);
+    ck_assert(o->overflow_at.count == 2 && o->overflow_at.item[0].number == 3 && o->overflow_at.item[0].rank == -1);
+    ck_assert(o->overflow_at.item[1].number == 7 && o->overflow_at.item[1].rank == 1);
     ck_assert(o->dump_ranks == LS_DUMP_BRANCHES);
     ck_assert_str_eq(o->force_branches, "a/dump");
     found = parse("--data_x"); /* only names, never values, have their underscores changed */
@@ -575,12 +574,12 @@ TEST(defaults_of_every_grammar)
 {
     ls_options o = {.seed = 7, .audit = true};
     ls_options_defaults(&o);
-    ck_assert(o.batch_size_count == 0 && o.batch_sizes[0] == 0 && o.steps == 0 && o.epochs == 0);
+    ck_assert(o.batch_sizes.count == 0 && o.batch_sizes.item[0].number == 0 && o.steps == 0 && o.epochs == 0);
     ck_assert(o.opt_level == LS_O1 && o.half == LS_F16);
     ck_assert(!o.loss_scale_given && !o.loss_scale_dynamic && o.loss_scale == 1);
     ck_assert(o.beta1 == 0.9 && o.beta2 == 0.999 && o.epsilon == 1e-8);
     ck_assert_str_eq(o.data, "synthetic");
-    ck_assert(o.seed == 0 && o.dump_step_count == 0 && o.overflow_count == 0 && o.aux_count == 0);
+    ck_assert(o.seed == 0 && o.dump_steps.count == 0 && o.overflow_at.count == 0 && o.aux_head.count == 0);
     ck_assert(!o.audit && o.audit_seed == 0 && o.audit_every == 200 && o.audit_from == 0);
     ck_assert(o.fault.step == 0 && o.fault.rank == 0 && o.resident == 0 && o.engines[0] == '\0');
     ck_assert(o.overflow_as.value == INFINITY && o.overflow_as.param[0] == '\0');
