@@ -12,8 +12,7 @@ enum { CHUNK_BYTES = 1 << 20 };
 typedef struct cursor {
     const ls_memory *memory;
     ls_digest_group group;
-    int position;   /* in the order of names */
-    int list;       /* index of the list of moments */
+    int position;   /* in the order of names, of a parameter's moments one after the other */
     int64_t offset; /* bytes of the current tensor already hashed */
     char *scratch;  /* [CHUNK_BYTES] if the host cannot read the device's memory, else NULL */
     const char *data;
@@ -25,39 +24,20 @@ typedef struct cursor {
 static ls_tensor current(const cursor *at)
 {
     const ls_memory *memory = at->memory;
-    bool buffers = at->group == LS_DIGEST_GROUP_BUFFER;
-    if (at->position >= (buffers ? memory->buffer_count : memory->param_count)) {
+    const ls_tensor *const lists[] = {[LS_DIGEST_GROUP_PARAM] = memory->param,
+                                      [LS_DIGEST_GROUP_MASTER] = memory->master,
+                                      [LS_DIGEST_GROUP_BUFFER] = memory->buffer,
+                                      [LS_DIGEST_GROUP_GRAD] = memory->unscaled};
+    bool buffers = at->group == LS_DIGEST_GROUP_BUFFER, state = at->group == LS_DIGEST_GROUP_STATE;
+    int lists_each = state ? memory->moment_count : 1, place = at->position / lists_each;
+    if (place >= (buffers ? memory->buffer_count : memory->param_count)) {
         return (ls_tensor){.count = -1};
     }
-    int i = buffers ? memory->buffer_by_name[at->position] : memory->by_name[at->position];
-    switch (at->group) {
-    case LS_DIGEST_GROUP_PARAM:
-        return memory->param[i];
-    case LS_DIGEST_GROUP_MASTER:
-        return memory->master[i];
-    case LS_DIGEST_GROUP_STATE:
-        return memory->moment[at->list][i];
-    case LS_DIGEST_GROUP_BUFFER:
-        if (memory->network->buffer[i].role == LS_BUFFER_BATCHES_TRACKED) {
-            return (ls_tensor){.data = memory->tracked, .dtype = LS_I64, .count = 1};
-        }
-        return memory->buffer[i];
-    case LS_DIGEST_GROUP_GRAD:
-        return memory->unscaled[i];
-    default:
-        LS_ASSERT(false);
-        return (ls_tensor){.count = -1};
+    int i = buffers ? memory->buffer_by_name[place] : memory->by_name[place];
+    if (buffers && memory->network->buffer[i].role == LS_BUFFER_BATCHES_TRACKED) {
+        return (ls_tensor){.data = memory->tracked, .dtype = LS_I64, .count = 1};
     }
-}
-
-static void advance(cursor *at)
-{
-    at->offset = 0;
-    at->list++;
-    if (at->group != LS_DIGEST_GROUP_STATE || at->list == at->memory->moment_count) {
-        at->list = 0;
-        at->position++;
-    }
+    return state ? memory->moment[at->position % lists_each][i] : lists[at->group][i];
 }
 
 /* Makes at->data point to the next bytes; left stays 0 at the end of the group. */
@@ -70,7 +50,8 @@ static ls_status refill(cursor *at)
         }
         int64_t rest = tensor.data == NULL ? 0 : (int64_t)ls_tensor_bytes(&tensor) - at->offset;
         if (rest == 0) {
-            advance(at);
+            at->offset = 0;
+            at->position++;
             continue;
         }
         at->data = (const char *)tensor.data + at->offset;

@@ -67,13 +67,13 @@ static void size_kinds(const ls_memory_options *options, int64_t bytes[LS_MEMORY
     }
     bytes[LS_MEMORY_MOMENT] = options->moment_count * arena_bytes(network, NULL, LS_F32);
     for (int i = 0; i < network->param_count; i++) {
-        int64_t f32_bytes =
-            padded(ls_shape_count(&network->param[i].shape) * (int64_t)sizeof(float));
+        int64_t count = ls_shape_count(&network->param[i].shape);
+        int64_t f32_bytes = padded(count * (int64_t)sizeof(float));
         bytes[LS_MEMORY_UNSCALED] += has_own_unscaled(options, i) ? f32_bytes : 0;
         bytes[LS_MEMORY_MASTER] += has_master(options, i) ? f32_bytes : 0;
         if (is_staged_type(options, options->reduced_type[i])) {
-            bytes[LS_MEMORY_STAGING] += padded(ls_shape_count(&network->param[i].shape) *
-                                               (int64_t)ls_dtype_bytes(options->reduced_type[i]));
+            bytes[LS_MEMORY_STAGING] +=
+                padded(count * (int64_t)ls_dtype_bytes(options->reduced_type[i]));
         }
     }
     for (int i = 0; i < network->buffer_count; i++) {
@@ -151,38 +151,42 @@ static void sort_by_name(int count, int *index, const char *names, size_t stride
     }
 }
 
+/* The next list of one block. */
+static ls_tensor *next_list(ls_tensor **next, int count, bool wanted)
+{
+    ls_tensor *list = *next;
+    *next += wanted ? count : 0;
+    return wanted ? list : NULL;
+}
+
 static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
 {
-    size_t params = (size_t)memory->param_count, buffers = (size_t)memory->buffer_count;
-    memory->param = calloc(params, sizeof *memory->param);
-    memory->grad = calloc(params, sizeof *memory->grad);
-    memory->reduced = calloc(params, sizeof *memory->reduced);
-    memory->unscaled = calloc(params, sizeof *memory->unscaled);
-    memory->value = calloc(params, sizeof *memory->value);
-    memory->buffer = calloc(buffers, sizeof *memory->buffer);
-    memory->by_name = calloc(params, sizeof *memory->by_name);
-    memory->buffer_by_name = calloc(buffers, sizeof *memory->buffer_by_name);
+    int params = memory->param_count, buffers = memory->buffer_count;
+    bool masters = false;
+    for (int i = 0; i < params; i++) {
+        masters = masters || has_master(options, i);
+    }
+    enum { LISTS = 7 + LS_MEMORY_MOMENTS_MAX };
+    ls_tensor *next = calloc((size_t)(LISTS * params + buffers), sizeof *next);
+    memory->lists = next;
+    memory->by_name = calloc((size_t)(params + buffers), sizeof *memory->by_name);
     memory->tracked = calloc(1, sizeof *memory->tracked);
-    bool ok = memory->param != NULL && memory->grad != NULL && memory->reduced != NULL &&
-              memory->unscaled != NULL && memory->value != NULL && memory->buffer != NULL &&
-              memory->by_name != NULL && memory->buffer_by_name != NULL && memory->tracked != NULL;
-    if (options->sums) {
-        memory->sum = calloc(params, sizeof *memory->sum);
-        ok = ok && memory->sum != NULL;
+    if (next == NULL || memory->by_name == NULL || memory->tracked == NULL) {
+        return false;
     }
-    bool any_master = false;
-    for (int i = 0; i < memory->param_count; i++) {
-        any_master = any_master || has_master(options, i);
-    }
-    if (any_master) {
-        memory->master = calloc(params, sizeof *memory->master);
-        ok = ok && memory->master != NULL;
-    }
+    memory->buffer_by_name = memory->by_name + params;
+    memory->param = next_list(&next, params, true);
+    memory->grad = next_list(&next, params, true);
+    memory->reduced = next_list(&next, params, true);
+    memory->unscaled = next_list(&next, params, true);
+    memory->value = next_list(&next, params, true);
+    memory->buffer = next_list(&next, buffers, true);
+    memory->sum = next_list(&next, params, options->sums);
+    memory->master = next_list(&next, params, masters);
     for (int moment = 0; moment < memory->moment_count; moment++) {
-        memory->moment[moment] = calloc(params, sizeof *memory->moment[moment]);
-        ok = ok && memory->moment[moment] != NULL;
+        memory->moment[moment] = next_list(&next, params, true);
     }
-    return ok;
+    return true;
 }
 
 /* Parameter order, one after the other, ignoring buckets. */
@@ -261,20 +265,9 @@ void ls_memory_free(ls_memory *memory)
             memory->device->api->memory_free(memory->device->backend, memory->block[kind]);
         }
     }
-    free(memory->param);
-    free(memory->grad);
-    free(memory->reduced);
-    free(memory->sum);
-    free(memory->unscaled);
-    free(memory->master);
-    free(memory->value);
-    for (int moment = 0; moment < LS_MEMORY_MOMENTS_MAX; moment++) {
-        free(memory->moment[moment]);
-    }
-    free(memory->buffer);
+    free(memory->lists);
     free(memory->tracked);
     free(memory->by_name);
-    free(memory->buffer_by_name);
     memset(memory, 0, sizeof *memory);
 }
 

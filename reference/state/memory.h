@@ -47,7 +47,9 @@ typedef struct ls_memory {
     const ls_device *device;
     const ls_network *network;
     int param_count, buffer_count, moment_count;
-    /* All lists are indexed like the network's; a list that the run does not need is NULL. */
+    /* All lists are indexed like the network's; a list that the run does not need is NULL. They lie
+     * in one block. */
+    ls_tensor *lists;
     ls_tensor *param;
     ls_tensor *grad; /* views; ls_memory_place moves them */
     ls_tensor

@@ -9,8 +9,9 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "feed.h"
+#include "reference/train/step/step.h"
 #include "journal.h"
+#include "reference/train/ways/join.h"
 
 struct ls_evaluate {
     ls_loader *loader;
@@ -43,41 +44,13 @@ void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, i
     sums->loss += log(sum) - (own - (double)most);
 }
 
-ls_status ls_evaluate_gather(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
-                             ls_evaluate_sums *all)
-{
-    const ls_device *device = &trainer->device;
-    enum { ONE = sizeof *own };
-    int64_t bytes = (int64_t)ONE * trainer->world.world;
-    if (trainer->engine == NULL) {
-        all[0] = *own;
-        return LS_OK;
-    }
-    char *memory = NULL;
-    LS_TRY(
-        device->api->memory_alloc(device->backend, bytes, "sums over pictures", (void **)&memory));
-    char *mine = memory + (int64_t)ONE * trainer->world.rank;
-    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
-                     .buffer = memory,
-                     .input = mine,
-                     .count = ONE,
-                     .dtype = LS_U8,
-                     .label = label};
-    ls_status status = device->api->copy_in(device->backend, device->stream, mine, own, ONE);
-    LS_THEN(status, device->api->stream_wait(device->stream));
-    LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
-    LS_THEN(status, ls_device_read(device, all, memory, bytes));
-    device->api->memory_free(device->backend, memory);
-    return status;
-}
-
 ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                           ls_evaluate_sums *all)
 {
     ls_evaluate_sums sum = {0};
     ls_evaluate_sums *each = calloc((size_t)trainer->world.world, sizeof *each);
     LS_TRY_MEMORY(each != NULL, "the sums of all ranks");
-    ls_status status = ls_evaluate_gather(trainer, label, own, each);
+    ls_status status = ls_join_gather(trainer, label, own, (int64_t)sizeof *own, each);
     for (int rank = 0; status == LS_OK && rank < trainer->world.world; rank++) {
         sum.images += each[rank].images;
         sum.top1 += each[rank].top1;

@@ -40,11 +40,7 @@ ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_repor
  * logits the class with the lower number comes first; NaN is the largest. */
 void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
                      double smoothing);
-/* Every rank's sums, all[world], through the gradients' communicator: LS_ERR_PEER_LOST where a rank
- * has left. `label` names the operation in errors. */
-ls_status ls_evaluate_gather(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
-                             ls_evaluate_sums *all);
-/* Their sum, in order of rank. */
+/* The sum of every rank's, in order of rank; errors as ls_join_gather. */
 ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
                           ls_evaluate_sums *all);
 

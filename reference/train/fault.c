@@ -1,4 +1,4 @@
-#include "fault.h"
+#include "reference/train/step/step.h"
 
 #include <signal.h>
 #include <string.h>

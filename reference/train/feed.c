@@ -1,4 +1,4 @@
-#include "feed.h"
+#include "reference/train/step/step.h"
 
 #include <stdlib.h>
 

@@ -69,7 +69,7 @@ typedef struct ls_trainer {
     ls_loader *loader;
     struct ls_evaluate *evaluate; /* evaluate.h; NULL: nothing is validated */
     struct ls_journal *journal;   /* journal.h; NULL: the job is not observed */
-    struct ls_uneven *uneven;     /* uneven.h; NULL: every rank has a batch in every step */
+    struct ls_uneven *uneven;     /* what ranks said last, [world]; NULL: all always have a batch */
     int64_t own_steps;            /* of this rank's data, in an epoch or the run: uneven.h */
     int64_t steps_per_epoch;      /* 0: data without an end; the longest rank's with --join */
     int64_t first_step;           /* 1, or the one after the checkpoint's */

@@ -5,18 +5,14 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
+#include "reference/train/ways/join.h"
 
-/* What a rank tells the others before a step. */
-typedef struct message {
+/* What a rank tells the others before a step; of all ranks, [world]. */
+typedef struct ls_uneven {
     int32_t has_batch, images;
     int64_t own;     /* steps that it has had batches for, before this one */
     int64_t tracked; /* batches that its running statistics have seen */
 } message;
-
-struct ls_uneven {
-    message *shared; /* backend memory, [world] */
-    message *all;    /* [world] */
-};
 
 /* ---- numbers of steps ------------------------------------------------------------------------ */
 
@@ -101,59 +97,29 @@ void ls_uneven_explain(const ls_trainer *trainer)
 
 ls_status ls_uneven_open(ls_trainer *trainer)
 {
-    const ls_device *device = &trainer->device;
-    if (trainer->options.join == LS_JOIN_NONE || trainer->engine == NULL) {
-        return LS_OK;
+    if (trainer->options.join != LS_JOIN_NONE && trainer->engine != NULL) {
+        trainer->uneven = calloc((size_t)trainer->world.world, sizeof *trainer->uneven);
+        LS_TRY_MEMORY(trainer->uneven != NULL, "the messages of --join");
     }
-    size_t world = (size_t)trainer->world.world;
-    trainer->uneven = calloc(1, sizeof *trainer->uneven);
-    LS_TRY_MEMORY(trainer->uneven != NULL, "the state of --join");
-    trainer->uneven->all = calloc(world, sizeof *trainer->uneven->all);
-    LS_TRY_MEMORY(trainer->uneven->all != NULL, "the messages of %zu ranks", world);
-    void *memory = NULL;
-    LS_TRY(device->api->memory_alloc(device->backend, (int64_t)(world * sizeof(message)),
-                                     "the messages of --join", &memory));
-    trainer->uneven->shared = memory;
     return LS_OK;
 }
 
 void ls_uneven_close(ls_trainer *trainer)
 {
-    struct ls_uneven *uneven = trainer->uneven;
-    if (uneven == NULL) {
-        return;
-    }
-    if (uneven->shared != NULL) {
-        trainer->device.api->memory_free(trainer->device.backend, uneven->shared);
-    }
-    free(uneven->all);
-    free(uneven);
+    free(trainer->uneven);
     trainer->uneven = NULL;
 }
 
 static ls_status gather(ls_trainer *trainer, const message *own, const char *label)
 {
-    const ls_device *device = &trainer->device;
-    struct ls_uneven *uneven = trainer->uneven;
-    message *mine = uneven->shared + trainer->world.rank;
-    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
-                     .buffer = uneven->shared,
-                     .input = mine,
-                     .count = (int64_t)sizeof *mine,
-                     .dtype = LS_U8,
-                     .label = label};
-    LS_TRY(device->api->copy_in(device->backend, device->stream, mine, own, (int64_t)sizeof *own));
-    LS_TRY(device->api->stream_wait(device->stream));
-    LS_TRY(ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
-    return ls_device_read(device, uneven->all, uneven->shared,
-                          trainer->world.world * (int64_t)sizeof *mine);
+    return ls_join_gather(trainer, label, own, (int64_t)sizeof *own, trainer->uneven);
 }
 
 /* Some ranks have a batch and others have not. */
 static ls_status refuse(const ls_trainer *trainer, int64_t step, const ls_uneven_round *round)
 {
     int ended = 0;
-    while (trainer->uneven->all[ended].has_batch != 0) {
+    while (trainer->uneven[ended].has_batch != 0) {
         ended++;
     }
     if (round->joined) {
@@ -165,7 +131,7 @@ static ls_status refuse(const ls_trainer *trainer, int64_t step, const ls_uneven
     return ls_log_fail(LS_ERR_UNEVEN,
                        "--join throw: rank %d has no batch for step %" PRId64
                        ": its data has ended after %" PRId64 " steps, and this rank's has not",
-                       ended, step, trainer->uneven->all[ended].own);
+                       ended, step, trainer->uneven[ended].own);
 }
 
 ls_status ls_uneven_agree(ls_trainer *trainer, int64_t step, ls_uneven_round *out)
@@ -185,7 +151,7 @@ ls_status ls_uneven_agree(ls_trainer *trainer, int64_t step, ls_uneven_round *ou
     LS_TRY(gather(trainer, &own, "ranks that have a batch"));
     *out = (ls_uneven_round){.joined = !has_batch};
     for (int k = 0; k < world; k++) {
-        const message *said = &trainer->uneven->all[k];
+        const message *said = &trainer->uneven[k];
         out->active += said->has_batch != 0;
         out->images += said->images;
         out->source = said->has_batch != 0 ? k : out->source;
@@ -199,7 +165,7 @@ ls_status ls_uneven_agree(ls_trainer *trainer, int64_t step, ls_uneven_round *ou
     ls_dialect_average(options, by_active ? out->active : world, &trainer->rules);
     out->source = LS_PLANT(join_buffers_of_rank_0, out->source, 0);
     if (trainer->rules.broadcast_buffers && step > 1 && rank != out->source) {
-        *trainer->memory.tracked = trainer->uneven->all[out->source].tracked;
+        *trainer->memory.tracked = trainer->uneven[out->source].tracked;
     }
     return LS_OK;
 }
@@ -220,14 +186,14 @@ ls_status ls_uneven_end(ls_trainer *trainer, int64_t step)
     message own = {.own = ls_uneven_own(trainer, step), .tracked = *trainer->memory.tracked};
     LS_TRY(gather(trainer, &own, "the rank that had batches longest"));
     for (int k = 1; k < trainer->world.world; k++) {
-        source = trainer->uneven->all[k].own >= trainer->uneven->all[source].own ? k : source;
+        source = trainer->uneven[k].own >= trainer->uneven[source].own ? k : source;
     }
     source = LS_PLANT(join_ends_with_rank_0, source, 0);
     LS_TRY(ls_memory_broadcast(&trainer->memory, trainer->engine, trainer->comm, LS_MEMORY_PARAM,
                                source));
     LS_TRY(ls_memory_broadcast(&trainer->memory, trainer->engine, trainer->comm, LS_MEMORY_BUFFER,
                                source));
-    *trainer->memory.tracked = trainer->uneven->all[source].tracked;
+    *trainer->memory.tracked = trainer->uneven[source].tracked;
     return trainer->device.api->plan_params_changed(trainer->plan, trainer->device.stream);
 }
 
@@ -240,6 +206,6 @@ ls_status ls_uneven_gather_tracked(ls_trainer *trainer)
 int64_t ls_uneven_tracked(const ls_trainer *trainer, int rank)
 {
     return LS_PLANT(join_saves_one_count, trainer->uneven != NULL, false)
-               ? trainer->uneven->all[rank].tracked
+               ? trainer->uneven[rank].tracked
                : *trainer->memory.tracked;
 }

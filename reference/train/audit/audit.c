@@ -9,7 +9,6 @@
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"
 #include "reference/data/loader.h"
-#include "audit_internal.h"
 
 enum { REPORTED = 8, WARM_STEPS = LS_DIALECT_REBUILD_AFTER + 1 };
 
@@ -315,7 +314,6 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         .smoothing = audit->trainer->options.label_smoothing,
         /* not what backward was given: that may be wrong */
         .factor = (double)(1.0f / (float)audit->trainer->options.accumulate),
-        .group = 1,
         .gather = gather,
         .gather_context = audit,
     };
@@ -328,14 +326,10 @@ static ls_audit_op translate(ls_audit *audit, const ls_observed *w)
         op.loss = (float *)&w->state->loss;
         op.loss_scale = &w->state->loss_scale;
     }
-    if (w->kind == LS_OBSERVED_NORM || w->kind == LS_OBSERVED_NORM_BACK) {
-        op.group = w->norm_group;
-        for (int k = 0; k < (w->dual ? 2 : 1); k++) {
-            op.norm[k] = norm_of(audit, &w->norm[k], w->type, w->in_channels);
-        }
-    }
-    if (w->normed != NULL || (w->norm[0].half_scale != NULL && w->kind != LS_OBSERVED_NORM_BACK)) {
-        for (int k = 0; k < (w->dual ? 2 : 1); k++) {
+    bool is_norm = w->kind == LS_OBSERVED_NORM || w->kind == LS_OBSERVED_NORM_BACK;
+    op.group = is_norm ? w->norm_group : 1;
+    for (int k = 0; k < (w->dual ? 2 : 1); k++) {
+        if (is_norm || w->normed != NULL || w->norm[0].half_scale != NULL) {
             op.norm[k] = norm_of(audit, &w->norm[k], w->type, w->in_channels);
         }
     }

@@ -284,7 +284,8 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_step_clock *
                         ls_step_observers *observers, ls_dump **out)
 {
     char path[PATH_MAX];
-    ls_status status = LS_OK;
+    ls_status status;
+    ls_step_state state;
     LS_TRY(make_folder(trainer, step, path, sizeof path));
     ls_dump *dump = calloc(1, sizeof *dump);
     LS_TRY_MEMORY(dump != NULL, "the dump of step %lld", (long long)step);
@@ -293,27 +294,25 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_step_clock *
     dump->clock = clock;
     dump->observer = (ls_step_observer){.context = dump, .on = observe};
     dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;
-    LS_TRY_GOTO(status, allocate(dump), discard);
-    LS_TRY_GOTO(status, ls_safetensors_create(path, &dump->writer), discard);
-    ls_step_state state;
-    LS_TRY_GOTO(
-        status,
-        ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state),
-        discard);
+    status = allocate(dump);
+    LS_THEN(status, ls_safetensors_create(path, &dump->writer));
+    LS_THEN(status,
+            ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
+    if (!dump->light) {
+        LS_THEN(status, add_params(dump, "param", trainer->memory.param, ""));
+        LS_THEN(status, add_params(dump, "master", trainer->memory.master, ""));
+        LS_THEN(status, add_moments(dump, "state"));
+        LS_THEN(status, add_buffers(dump, "last_buffer"));
+    }
+    if (status != LS_OK) {
+        ls_dump_discard(dump);
+        return status;
+    }
     dump->loss_scale = state.loss_scale;
     dump->inv_loss_scale = state.inv_loss_scale;
-    if (!dump->light) {
-        LS_TRY_GOTO(status, add_params(dump, "param", trainer->memory.param, ""), discard);
-        LS_TRY_GOTO(status, add_params(dump, "master", trainer->memory.master, ""), discard);
-        LS_TRY_GOTO(status, add_moments(dump, "state"), discard);
-        LS_TRY_GOTO(status, add_buffers(dump, "last_buffer"), discard);
-    }
     ls_step_observers_add(observers, &dump->observer);
     *out = dump;
     return LS_OK;
-discard:
-    ls_dump_discard(dump);
-    return status;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -425,27 +424,23 @@ ls_status ls_dump_finish(ls_dump *dump, const ls_dump_result *result)
 {
     const ls_memory *memory = &dump->trainer->memory;
     ls_shape scalar = {0};
-    ls_status status = LS_OK;
     dump->stepped = true;
-    LS_TRY_GOTO(status, dump->trainer->device.api->stream_wait(dump->trainer->device.stream),
-                discard);
+    ls_status status = dump->trainer->device.api->stream_wait(dump->trainer->device.stream);
     add_batches(dump);
-    LS_TRY_GOTO(status,
-                ls_safetensors_add_copy(dump->writer, "loss", LS_F32, &scalar, &result->loss),
-                discard);
+    LS_THEN(status, ls_safetensors_add_copy(dump->writer, "loss", LS_F32, &scalar, &result->loss));
     if (!dump->light) {
-        LS_TRY_GOTO(status, clips(dump) ? LS_OK : add_params(dump, "grad", memory->unscaled, ""),
-                    discard);
-        LS_TRY_GOTO(status, add_buffers(dump, "buffer"), discard);
-        LS_TRY_GOTO(status, add_params(dump, "next", memory->value, ""), discard);
-        LS_TRY_GOTO(status, add_moments(dump, "next_state"), discard);
+        LS_THEN(status, clips(dump) ? LS_OK : add_params(dump, "grad", memory->unscaled, ""));
+        LS_THEN(status, add_buffers(dump, "buffer"));
+        LS_THEN(status, add_params(dump, "next", memory->value, ""));
+        LS_THEN(status, add_moments(dump, "next_state"));
+    }
+    if (status != LS_OK) {
+        ls_dump_discard(dump);
+        return status;
     }
     add_metadata(dump, result);
     add_group_metadata(dump, result);
     status = ls_safetensors_finish(dump->writer);
     free_dump(dump);
-    return status;
-discard:
-    ls_dump_discard(dump);
     return status;
 }

@@ -13,7 +13,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
-#include "reference/train/fault.h"
+#include "reference/train/step/step.h"
 #include "reference/train/ways/join.h"
 #include "reference/train/journal.h"
 #include "reference/train/uneven.h"
@@ -366,7 +366,9 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
     ls_evaluate_sums *sums = calloc((size_t)trainer->world.world, sizeof *sums);
     LS_TRY_MEMORY(sums != NULL, "the sums of all ranks");
     if (trainer->steps_per_epoch > 0) { /* other data have no epochs */
-        LS_TRY_GOTO(status, ls_evaluate_gather(trainer, "sums of an epoch", &trainer->epoch, sums),
+        LS_TRY_GOTO(status,
+                    ls_join_gather(trainer, "sums of an epoch", &trainer->epoch,
+                                   (int64_t)sizeof *sums, sums),
                     free);
     }
     LS_TRY_GOTO(status, gather_buffers(trainer, &buffers), free);

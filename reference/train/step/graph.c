@@ -7,7 +7,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/train/audit/audit.h"
-#include "reference/train/feed.h"
 #include "reference/train/ways/join.h"
 
 /* The layout of buckets is final, and a step has run with it, in which engines make what they need.

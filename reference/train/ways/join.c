@@ -8,7 +8,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "reference/comm/comm.h"
-#include "reference/train/fault.h"
+#include "reference/train/step/step.h"
 
 enum {
     LINGER_S = 10, /* rank 0 serves stragglers of a good end */
@@ -147,6 +147,32 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
         free(text);
     }
     return LS_OK;
+}
+
+ls_status ls_join_gather(ls_trainer *trainer, const char *label, const void *own, int64_t bytes,
+                         void *all)
+{
+    const ls_device *device = &trainer->device;
+    int64_t whole = bytes * trainer->world.world;
+    void *memory = NULL;
+    if (trainer->engine == NULL) {
+        memcpy(all, own, (size_t)bytes);
+        return LS_OK;
+    }
+    LS_TRY(device->api->memory_alloc(device->backend, whole, label, &memory));
+    char *mine = (char *)memory + bytes * trainer->world.rank;
+    ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
+                     .buffer = memory,
+                     .input = mine,
+                     .count = bytes,
+                     .dtype = LS_U8,
+                     .label = label};
+    ls_status status = device->api->copy_in(device->backend, device->stream, mine, own, bytes);
+    LS_THEN(status, device->api->stream_wait(device->stream));
+    LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
+    LS_THEN(status, ls_device_read(device, all, memory, whole));
+    device->api->memory_free(device->backend, memory);
+    return status;
 }
 
 static void hook_waits(ls_trainer *trainer, bool on)

@@ -22,6 +22,11 @@ void ls_join_close(ls_trainer *trainer, bool failed);
  * LS_ERR_PEER_LOST at the deadline (--timeout). */
 ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool polls, int *rank);
 
+/* all[world][bytes]: what every rank has in own[bytes], through the gradients' communicator:
+ * LS_ERR_PEER_LOST where a rank has left. `label` names the operation in errors. */
+ls_status ls_join_gather(ls_trainer *trainer, const char *label, const void *own, int64_t bytes,
+                         void *all);
+
 /* Checks before the first step, through the store, that all ranks run the same job. */
 
 /* Options, network, bucket rule and versions: LS_ERR_USAGE on every rank where one differs, with

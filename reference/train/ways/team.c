@@ -64,6 +64,21 @@ static int cut_of(const ls_network *network)
     return cut;
 }
 
+/* What enters or leaves a stage. */
+static ls_layer edge_layer(ls_layer_kind kind, const char *name, int input, int channels)
+{
+    ls_layer layer = {.kind = kind,
+                      .input = {input, -1},
+                      .channels = channels,
+                      .weight = -1,
+                      .bias = -1,
+                      .running_mean = -1,
+                      .running_var = -1,
+                      .branch = -1};
+    snprintf(layer.name, sizeof layer.name, "%s", name);
+    return layer;
+}
+
 /* Layers from..to - 1 of `whole`, between an input and an end of the given kinds; `from` > 0 is
  * preceded by layer from - 1, which is what enters. */
 static ls_status slice(const ls_network *whole, int from, int to, member *out)
@@ -76,15 +91,8 @@ static ls_status slice(const ls_network *whole, int from, int to, member *out)
     snprintf(part->arch, sizeof part->arch, "%s", whole->arch);
     part->num_classes = whole->num_classes;
     if (enters) {
-        part->layer[count++] = (ls_layer){.kind = LS_LAYER_ENTRY,
-                                          .input = {-1, -1},
-                                          .channels = whole->layer[from - 1].channels,
-                                          .weight = -1,
-                                          .bias = -1,
-                                          .running_mean = -1,
-                                          .running_var = -1,
-                                          .branch = -1,
-                                          .name = "entry"};
+        part->layer[count++] =
+            edge_layer(LS_LAYER_ENTRY, "entry", -1, whole->layer[from - 1].channels);
     }
     /* of the layers before: everything is numbered in order of layers */
     for (int i = 0; i < to; i++) {
@@ -112,15 +120,8 @@ static ls_status slice(const ls_network *whole, int from, int to, member *out)
         part->branch_count += branches;
     }
     if (leaves) {
-        part->layer[count] = (ls_layer){.kind = LS_LAYER_EXIT,
-                                        .input = {count - 1, -1},
-                                        .channels = part->layer[count - 1].channels,
-                                        .weight = -1,
-                                        .bias = -1,
-                                        .running_mean = -1,
-                                        .running_var = -1,
-                                        .branch = -1,
-                                        .name = "exit"};
+        int channels = part->layer[count - 1].channels;
+        part->layer[count] = edge_layer(LS_LAYER_EXIT, "exit", count - 1, channels);
         count++;
     }
     part->layer_count = count;

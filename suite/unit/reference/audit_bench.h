@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "reference/train/audit/audit.h"
-#include "reference/train/audit/audit_internal.h"
 #include "reference/train/ways/join.h"
 #include "reference/train/step/step.h"
 

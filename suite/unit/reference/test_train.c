@@ -5,11 +5,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness/machine/machine.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
 #include "reference/state/digest.h"
@@ -82,195 +82,98 @@ static ls_status read_with(const char *setting, ls_world *out)
     return ls_world_read(out);
 }
 
-TEST(a_world_of_one_needs_nothing)
-{
-    ls_world world;
-    ck_assert_int_eq(read_with("", &world), LS_OK);
-    ck_assert_int_eq(world.rank, 0);
-    ck_assert_int_eq(world.world, 1);
-    ck_assert_str_eq(world.launcher, "none");
-    ck_assert_str_eq(world.run_dir, "");
-    ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=1", &world), LS_OK);
-    ck_assert_str_eq(world.launcher, "torchrun");
-}
-
-/* Simulated nodes count their ranks from 0 each, but stand on one machine with one row of GPUs. */
-TEST(ranks_know_their_machine)
-{
-    static const char node[] = "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
-                               "MASTER_ADDR=a MASTER_PORT=1 ";
-    char text[256];
-    ls_world world;
-    ck_assert_int_eq(read_with(node, &world), LS_OK);
-    ck_assert(world.machine_rank == 1 && world.machine_world == 4 && !world.oversubscribe);
-    snprintf(text, sizeof text, "%sLS_NODE_ADDR=127.0.0.2 LS_OVERSUBSCRIBE=1", node);
-    ck_assert_int_eq(read_with(text, &world), LS_OK);
-    ck_assert(world.machine_rank == 5 && world.machine_world == 8 && world.oversubscribe);
-    ck_assert_int_eq(read_with("", &world), LS_OK);
-    ck_assert(world.machine_rank == 0 && world.machine_world == 1 && !world.oversubscribe);
-    ck_assert_int_eq(read_with("LS_OVERSUBSCRIBE=2", &world), LS_ERR_USAGE);
-}
-
-TEST(every_launcher_is_understood)
-{
-    ls_world world;
-    ck_assert_int_eq(read_with("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
-                               "MASTER_ADDR=a MASTER_PORT=1234 LS_TOKEN=t LS_RUN_DIR=/x",
-                               &world),
-                     LS_OK);
-    ck_assert(world.rank == 5 && world.world == 8 && world.local_rank == 1 &&
-              world.local_world == 4 && world.node == 1 && world.port == 1234 && !world.probe);
-    ck_assert_str_eq(world.address, "a");
-    ck_assert_str_eq(world.run_id, "t");
-    ck_assert_str_eq(world.run_dir, "/x");
-    ck_assert_int_eq(read_with("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 "
-                               "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=r",
-                               &world),
-                     LS_OK);
-    ck_assert(world.probe);
-    ck_assert_str_eq(world.run_id, "r");
-    ck_assert_int_eq(read_with("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 "
-                               "OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4",
-                               &world),
-                     LS_OK);
-    ck_assert(world.rank == 3 && world.world == 4 && world.local_rank == 3);
-    ck_assert_str_eq(world.address, "127.0.0.1");
-    ck_assert_str_eq(world.launcher, "mpirun");
-    ck_assert_int_eq(read_with("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 "
-                               "SLURM_NODEID=1 SLURM_STEP_NODELIST=gpu[03-04] SLURM_JOB_ID=77",
-                               &world),
-                     LS_OK);
-    ck_assert(world.rank == 1 && world.world == 2 && world.node == 1);
-    ck_assert_str_eq(world.address, "gpu03");
-    ck_assert_str_eq(world.run_id, "77");
-    static const struct {
-        const char *setting, *launcher;
-        int local_rank, local_world, node;
-    } others[] = {
-        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4", "mpiexec", 1, 4, 0},
-        {"MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4", "mpirun_rsh", 1, 4, 0},
-        {"JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4", "jsrun", 1, 4, 0},
-        /* these agree: the one that also says where on the machine */
-        {"PMI_RANK=1 PMI_SIZE=4 PALS_RANKID=1 PALS_LOCAL_RANKID=0 PALS_LOCAL_SIZE=1 PALS_NODEID=1 "
-         "MASTER_ADDR=h PMIX_RANK=1",
-         "mpiexec of PALS", 0, 1, 1},
-        {"PMI_RANK=1 PMI_SIZE=4 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", "srun", 1,
-         4, 0},
-        /* its proxies are started by srun, one a node */
-        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4 SLURM_PROCID=0 "
-         "SLURM_STEP_NUM_TASKS=2",
-         "mpiexec", 1, 4, 0},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=9 TORCHELASTIC_RUN_ID=r "
-         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2",
-         "torchrun", 1, 4, 0},
-    };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        LS_TEXT(setting, 300, "%s", others[i].setting);
-        ck_assert_msg(read_with(setting, &world) == LS_OK, "%s", setting);
-        ck_assert_str_eq(world.launcher, others[i].launcher);
-        ck_assert(world.rank == 1 && world.world == 4);
-        ck_assert_msg(world.local_rank == others[i].local_rank &&
-                          world.local_world == others[i].local_world &&
-                          world.node == others[i].node,
-                      "%s", others[i].setting);
-    }
-    /* a batch script's own shell is no task of a step */
-    ck_assert_int_eq(read_with("SLURM_PROCID=0 SLURM_JOB_ID=77", &world), LS_OK);
-    ck_assert_int_eq(world.world, 1);
-}
-
-/* Every field, from variables that leave as much as possible to the defaults and at their bounds;
- * what is noted on the way. */
+/* Every field, from variables of every launcher, which leave as much as possible to the defaults or
+ * are at their bounds; what is noted on the way. */
 TEST(every_field_of_a_place)
 {
     static const struct {
         const char *setting;
-        ls_world want;
+        ls_world want; /* rank, world, of the node and of the machine, in the order of its fields */
         const char *notes;
     } rows[] = {
-        {"", {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"}, ""},
+        {"", {0, 1, 0, 1, 0, 1, 0, false, "", 0, false, "", "", "none"}, ""},
+        {"RANK=0 WORLD_SIZE=1", {0, 1, 0, 1, 0, 1, 0, false, "", 0, false, "", "", "torchrun"}, ""},
         {"RANK= WORLD_SIZE= LS_RUN_DIR= LS_OVERSUBSCRIBE=0",
-         {.world = 1, .local_world = 1, .machine_world = 1, .launcher = "none"},
+         {0, 1, 0, 1, 0, 1, 0, false, "", 0, false, "", "", "none"},
+         ""},
+        {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a "
+         "MASTER_PORT=1234 LS_TOKEN=t LS_RUN_DIR=/x",
+         {5, 8, 1, 4, 1, 4, 1, false, "a", 1234, false, "t", "/x", "torchrun"},
+         ""},
+        /* simulated nodes count their ranks from 0 each, but stand on one machine with one row of
+           GPUs */
+        {"RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a "
+         "MASTER_PORT=1 LS_NODE_ADDR=127.0.0.2 LS_OVERSUBSCRIBE=1",
+         {5, 8, 1, 4, 5, 8, 1, true, "a", 1, false, "", "", "torchrun"},
+         ""},
+        {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 TORCHELASTIC_USE_AGENT_STORE=True "
+         "TORCHELASTIC_RUN_ID=r",
+         {0, 2, 0, 2, 0, 2, 0, false, "a", 1, true, "r", "", "torchrun"},
          ""},
         {"RANK=7 WORLD_SIZE=8 LOCAL_WORLD_SIZE=3 MASTER_ADDR=h MASTER_PORT=65535 LS_TOKEN=t",
-         {.rank = 7,
-          .world = 8,
-          .local_rank = 1,
-          .local_world = 3,
-          .machine_rank = 1,
-          .machine_world = 3,
-          .node = 2,
-          .address = "h",
-          .port = 65535,
-          .run_id = "t",
-          .launcher = "torchrun"},
+         {7, 8, 1, 3, 1, 3, 2, false, "h", 65535, false, "t", "", "torchrun"},
          ""},
         {"RANK=1073741822 WORLD_SIZE=1073741823 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
          "GROUP_RANK=1073741823 MASTER_ADDR=h MASTER_PORT=1 LS_TOKEN=t "
          "TORCHELASTIC_USE_AGENT_STORE=False",
-         {.rank = 1073741822,
-          .world = 1073741823,
-          .local_world = 1,
-          .machine_world = 1,
-          .node = 1073741823,
-          .address = "h",
-          .port = 1,
-          .run_id = "t",
-          .launcher = "torchrun"},
+         {1073741822, 1073741823, 0, 1, 0, 1, 1073741823, false, "h", 1, false, "t", "",
+          "torchrun"},
          ""},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 GROUP_RANK=0 MASTER_ADDR=h MASTER_PORT=9",
-         {.world = 2,
-          .local_world = 2,
-          .machine_world = 2,
-          .address = "h",
-          .port = 9,
-          .launcher = "torchrun"},
+         {0, 2, 0, 2, 0, 2, 0, false, "h", 9, false, "", "", "torchrun"},
          "no LS_TOKEN, TORCHELASTIC_RUN_ID or SLURM_JOB_ID: the store takes any peer\n"},
+        {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 "
+         "OMPI_COMM_WORLD_LOCAL_SIZE=4",
+         {3, 4, 3, 4, 3, 4, 0, false, "127.0.0.1", 29500, false, "", "", "mpirun"},
+         "MASTER_PORT is not set, taking 29500\n"},
         {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 "
          "SLURM_STEP_NODELIST=other LS_OVERSUBSCRIBE=1",
-         {.rank = 1,
-          .world = 2,
-          .local_rank = 1,
-          .local_world = 2,
-          .machine_rank = 1,
-          .machine_world = 2,
-          .oversubscribe = true,
-          .address = "127.0.0.1",
-          .port = 29500,
-          .launcher = "mpirun"},
+         {1, 2, 1, 2, 1, 2, 0, true, "127.0.0.1", 29500, false, "", "", "mpirun"},
          "MASTER_PORT is not set, taking 29500\n"},
         {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_ADDR=h "
          "MASTER_PORT=7 SLURM_JOB_ID=j",
-         {.rank = 1,
-          .world = 4,
-          .local_rank = 1,
-          .local_world = 2,
-          .machine_rank = 1,
-          .machine_world = 2,
-          .address = "h",
-          .port = 7,
-          .run_id = "j",
-          .launcher = "mpirun"},
+         {1, 4, 1, 2, 1, 2, 0, false, "h", 7, false, "j", "", "mpirun"},
          ""},
+        {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
+         "SLURM_STEP_NODELIST=gpu[03-04] SLURM_JOB_ID=77",
+         {1, 2, 0, 2, 0, 2, 1, false, "gpu03", 29500, false, "77", "", "srun"},
+         "MASTER_PORT is not set, taking 29500\n"},
         {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n7,n8 MASTER_ADDR=h LS_TOKEN=t "
          "SLURM_JOB_ID=j LS_RUN_DIR=/d",
-         {.world = 2,
-          .local_world = 2,
-          .machine_world = 2,
-          .address = "h",
-          .port = 29500,
-          .run_id = "t",
-          .run_dir = "/d",
-          .launcher = "srun"},
+         {0, 2, 0, 2, 0, 2, 0, false, "h", 29500, false, "t", "/d", "srun"},
          "MASTER_PORT is not set, taking 29500\n"},
         {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 MASTER_PORT=5 LS_TOKEN=t",
-         {.world = 2,
-          .local_world = 2,
-          .machine_world = 2,
-          .address = "127.0.0.1",
-          .port = 5,
-          .run_id = "t",
-          .launcher = "srun"},
+         {0, 2, 0, 2, 0, 2, 0, false, "127.0.0.1", 5, false, "t", "", "srun"},
+         ""},
+        /* a batch script's own shell is no task of a step */
+        {"SLURM_PROCID=0 SLURM_JOB_ID=77",
+         {0, 1, 0, 1, 0, 1, 0, false, "", 0, false, "", "", "none"},
+         ""},
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4",
+         {1, 4, 1, 4, 1, 4, 0, false, "127.0.0.1", 29500, false, "", "", "mpiexec"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4",
+         {1, 4, 1, 4, 1, 4, 0, false, "127.0.0.1", 29500, false, "", "", "mpirun_rsh"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4",
+         {1, 4, 1, 4, 1, 4, 0, false, "127.0.0.1", 29500, false, "", "", "jsrun"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        /* these agree: the one that also says where on the machine */
+        {"PMI_RANK=1 PMI_SIZE=4 PALS_RANKID=1 PALS_LOCAL_RANKID=0 PALS_LOCAL_SIZE=1 PALS_NODEID=1 "
+         "MASTER_ADDR=h PMIX_RANK=1",
+         {1, 4, 0, 1, 0, 1, 1, false, "h", 29500, false, "", "", "mpiexec of PALS"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"PMI_RANK=1 PMI_SIZE=4 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1",
+         {1, 4, 1, 4, 1, 4, 0, false, "127.0.0.1", 29500, false, "", "", "srun"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        /* its proxies are started by srun, one a node */
+        {"PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4 SLURM_PROCID=0 "
+         "SLURM_STEP_NUM_TASKS=2",
+         {1, 4, 1, 4, 1, 4, 0, false, "127.0.0.1", 29500, false, "", "", "mpiexec"},
+         "MASTER_PORT is not set, taking 29500\n"},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=9 TORCHELASTIC_RUN_ID=r "
+         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2",
+         {1, 4, 1, 4, 1, 4, 0, false, "h", 9, false, "r", "", "torchrun"},
          ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -340,6 +243,7 @@ TEST(a_wrong_place_is_a_usage_error)
         "RANK=0 WORLD_SIZE=1 GROUP_RANK=1073741824",
         "RANK=0 WORLD_SIZE=1 GROUP_RANK=-1",
         "LS_OVERSUBSCRIBE=-1",
+        "LS_OVERSUBSCRIBE=2",
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
         "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65536",
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=0",
@@ -443,34 +347,15 @@ TEST(nvidia_controllers_on_the_bus)
     char root[] = "/tmp/ls_pciXXXXXX", folder[128];
     ck_assert_ptr_nonnull(mkdtemp(root));
     ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 0);
-    const char *const parts[] = {"bus", "bus/pci", "bus/pci/devices"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
-        ck_assert_int_eq(mkdir(folder, 0700), 0);
-    }
     for (int i = 0; i < ROWS; i++) {
         snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
                  i == ROWS - 1 ? "." : "", i);
-        ck_assert_int_eq(mkdir(folder, 0700), 0);
+        ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
         write_line(folder, "vendor", rows[i][0]);
         write_line(folder, "class", rows[i][1]);
     }
     ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 5);
-    for (int i = 0; i < ROWS; i++) {
-        char path[160];
-        snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
-                 i == ROWS - 1 ? "." : "", i);
-        snprintf(path, sizeof path, "%s/vendor", folder);
-        ck_assert_int_eq(unlink(path), 0);
-        snprintf(path, sizeof path, "%s/class", folder);
-        ck_assert_int_eq(unlink(path), 0);
-        ck_assert_int_eq(rmdir(folder), 0);
-    }
-    for (int i = 2; i >= 0; i--) {
-        snprintf(folder, sizeof folder, "%s/%s", root, parts[i]);
-        ck_assert_int_eq(rmdir(folder), 0);
-    }
-    ck_assert_int_eq(rmdir(root), 0);
+    ls_path_remove_tree(root);
 }
 
 /* ---- digests --------------------------------------------------------------------------------- */
