@@ -1,9 +1,11 @@
 #include "rows.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
 
@@ -36,6 +38,36 @@ static void check_rank(const ls_ending *want, const ls_record *job, int rank, ls
     if (want->unwritten && got->has_events) {
         ls_verdict_fail(out, "rank=%d has written events", rank);
     }
+    if (want->unstepped && got->step_count > 0) {
+        ls_verdict_fail(out, "rank=%d has taken a step", rank);
+    }
+}
+
+static void check_leftovers(const ls_record *job, ls_verdict *out)
+{
+    static const char *const what[] = {"", "/dump", "/keep"};
+    for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
+        LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
+        DIR *folder = ls_path_open_folder(path);
+        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+            if (strstr(entry->d_name, ".tmp") != NULL) {
+                ls_verdict_fail(out, "%s was left behind", entry->d_name);
+            }
+        }
+        if (folder != NULL) {
+            closedir(folder);
+        }
+    }
+}
+
+static void check_kept(const ls_record *job, const char *name, ls_verdict *out)
+{
+    LS_TEXT(path, 700, "%s/%s", job->directory, name);
+    char *text = ls_text_read(path);
+    if (text == NULL || strcmp(text, "old\n") != 0) {
+        ls_verdict_fail(out, "the older %s is not what it was", name);
+    }
+    free(text);
 }
 
 void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *out)
@@ -60,7 +92,18 @@ void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *o
             ls_verdict_fail(out, "%s was left behind", want->absent);
         }
     }
+    if (want->clean) {
+        check_leftovers(job, out);
+    }
+    if (want->kept != NULL) {
+        check_kept(job, want->kept, out);
+    }
     int speaker = want->says == 0 ? 0 : __builtin_ctz(want->says);
     ls_record_last_line(job, speaker, line, (int)sizeof line);
     ls_verdict_pass(out, job->world, "%s", line[0] == '\0' ? "as expected" : line);
+}
+
+void ls_endings_row(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_endings_judge(row->data, &job[row->job_count - 1], out);
 }

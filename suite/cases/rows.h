@@ -91,9 +91,18 @@ typedef struct ls_ending {
     const char *text;           /* NULL: nothing is asked for */
     bool unwritten;             /* no rank may have written events */
     const char *absent;         /* a file of the job's folder that must not be there, or NULL */
+    bool unstepped;             /* no rank may have taken a step */
+    bool clean;                 /* no *.tmp may lie in the job's folder, its dump/ or its keep/ */
+    const char *kept;           /* a file of the job's folder that must hold "old\n", or NULL */
 } ls_ending;
 
 void ls_endings_judge(const ls_ending *want, const ls_record *job, ls_verdict *out);
+/* The last of the row's jobs ends as its data, an ls_ending, says. */
+ls_case_judge ls_endings_row;
+/* The data of such a row; of one whose single rank refuses what the text names, before it writes
+ * anything. */
+#define LS_ENDING(...) (&(const ls_ending){__VA_ARGS__})
+#define LS_REFUSAL(text) LS_ENDING({LS_ERR_USAGE}, 1, text, true)
 /* Whether a rank's log holds the text. */
 bool ls_endings_says(const ls_record *job, int rank, const char *text);
 

@@ -305,53 +305,49 @@ static void judge_lost(const ls_case *row, const ls_record *job, ls_verdict *out
 
 /* ---- refused --------------------------------------------------------------------------------- */
 
-static const struct refused {
-    const char *name, *script;
-    int world;
-    const char *says;
-} refused[] = {
-    {"groups-twice", RUN "'--groups=0,1;1,2'", 3,
-     "--groups '0,1;1,2': a rank is listed twice; allowed"},
-    {"groups-repeated", RUN "--groups=1,1", 2, "--groups '1,1': a rank is listed twice; allowed"},
-    {"groups-unknown", RUN "'--groups=0,1;2'", 2,
-     "--groups '0,1;2': a rank is not of this world; allowed: ranks of this world, 0 to 1"},
-    {"groups-empty", RUN "'--groups=0;;1'", 2, "--groups '0;;1': a group is empty; allowed"},
-    {"groups-open", RUN "'--groups=0,1;'", 2, "--groups '0,1;': a group is empty; allowed"},
-    {"groups-none", RUN "--groups=", 2, "--groups '': a group is empty; allowed"},
-    {"groups-text", RUN "--groups=0,x", 2, "--groups '0,x': not a list of ranks; allowed"},
-    {"groups-negative", RUN "--groups=0,-1", 2, "--groups '0,-1': not a list of ranks; allowed"},
-    {"groups-comma", RUN "--groups=0,1,", 2, "--groups '0,1,': not a list of ranks; allowed"},
-    {"size-rest", RUN "--group-size=2", 3,
-     "--group-size 2: allowed: a divisor of the number of ranks, which is 3"},
-    {"size-large", RUN "--group-size=4", 2,
-     "--group-size 4: allowed: a divisor of the number of ranks, which is 2"},
-    {"size-zero", RUN "--group-size=0", 2, "--group-size '0': allowed: 1 to 16"},
-    {"size-text", RUN "--group-size=two", 2, "--group-size 'two': allowed: 1 to 16"},
-    {"size-and-groups", RUN "--group-size=1 --groups=0,1", 2,
-     "--groups 0,1 and --group-size 1: give one of them"},
-    {"absent-outside", RUN "--groups=0,1 --absent=2", 3,
-     "--absent 2: it is in no group; allowed: a rank of a group with others"},
-    {"absent-alone", RUN "--group-size=1 --absent=1", 2,
-     "--absent 1: it is alone in its group; allowed: a rank of a group with others"},
-    {"redop-unknown", RUN "--redop=avg", 2,
-     "--redop 'avg': allowed: all, or some of sum, max, min, prod"},
-    {"redop-twice", RUN "-o max,max", 2, "--redop 'max,max': allowed: all, or some of"},
-    {"redop-unused", RUN "--ops=gather,all_to_all --redop=max", 2,
-     "--redop max: none of --ops reduces; all_reduce, reduce_scatter and reduce do"},
-    {"in-place-unused", RUN "--ops=all_to_all,send --in-place=yes", 2,
-     "--in-place yes: none of --ops works in place"},
-};
-enum { REFUSED = sizeof refused / sizeof *refused };
-
-static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct refused *what = row->data;
-    ls_ending want = {.says = (1u << what->world) - 1, .text = what->says, .unwritten = true};
-    for (int rank = 0; rank < LS_ENDINGS_RANKS; rank++) {
-        want.code[rank] = LS_ERR_USAGE;
+/* Every rank says why. */
+#define REFUSED(id, lines, world, says)                                                        \
+    {                                                                                          \
+        "collectives.refused." id, "X10", ls_endings_row, LS_COLLECTIVES_JOB "w" #world,       \
+            LS_ENDING({2, 2, 2}, (1u << world) - 1, says, true), lines, .inside = true,        \
+                                                                        .judges_outcome = true \
     }
-    ls_endings_judge(&want, job, out);
-}
+
+static const ls_row refused[] = {
+    REFUSED("groups-twice", RUN "'--groups=0,1;1,2'", 3,
+            "--groups '0,1;1,2': a rank is listed twice; allowed"),
+    REFUSED("groups-repeated", RUN "--groups=1,1", 2,
+            "--groups '1,1': a rank is listed twice; allowed"),
+    REFUSED("groups-unknown", RUN "'--groups=0,1;2'", 2,
+            "--groups '0,1;2': a rank is not of this world; allowed: ranks of this world, 0 to 1"),
+    REFUSED("groups-empty", RUN "'--groups=0;;1'", 2, "--groups '0;;1': a group is empty; allowed"),
+    REFUSED("groups-open", RUN "'--groups=0,1;'", 2, "--groups '0,1;': a group is empty; allowed"),
+    REFUSED("groups-none", RUN "--groups=", 2, "--groups '': a group is empty; allowed"),
+    REFUSED("groups-text", RUN "--groups=0,x", 2, "--groups '0,x': not a list of ranks; allowed"),
+    REFUSED("groups-negative", RUN "--groups=0,-1", 2,
+            "--groups '0,-1': not a list of ranks; allowed"),
+    REFUSED("groups-comma", RUN "--groups=0,1,", 2,
+            "--groups '0,1,': not a list of ranks; allowed"),
+    REFUSED("size-rest", RUN "--group-size=2", 3,
+            "--group-size 2: allowed: a divisor of the number of ranks, which is 3"),
+    REFUSED("size-large", RUN "--group-size=4", 2,
+            "--group-size 4: allowed: a divisor of the number of ranks, which is 2"),
+    REFUSED("size-zero", RUN "--group-size=0", 2, "--group-size '0': allowed: 1 to 16"),
+    REFUSED("size-text", RUN "--group-size=two", 2, "--group-size 'two': allowed: 1 to 16"),
+    REFUSED("size-and-groups", RUN "--group-size=1 --groups=0,1", 2,
+            "--groups 0,1 and --group-size 1: give one of them"),
+    REFUSED("absent-outside", RUN "--groups=0,1 --absent=2", 3,
+            "--absent 2: it is in no group; allowed: a rank of a group with others"),
+    REFUSED("absent-alone", RUN "--group-size=1 --absent=1", 2,
+            "--absent 1: it is alone in its group; allowed: a rank of a group with others"),
+    REFUSED("redop-unknown", RUN "--redop=avg", 2,
+            "--redop 'avg': allowed: all, or some of sum, max, min, prod"),
+    REFUSED("redop-twice", RUN "-o max,max", 2, "--redop 'max,max': allowed: all, or some of"),
+    REFUSED("redop-unused", RUN "--ops=gather,all_to_all --redop=max", 2,
+            "--redop max: none of --ops reduces; all_reduce, reduce_scatter and reduce do"),
+    REFUSED("in-place-unused", RUN "--ops=all_to_all,send --in-place=yes", 2,
+            "--in-place yes: none of --ops works in place"),
+};
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -389,8 +385,5 @@ void ls_collectives_groups_cases(const ls_case_settings *settings, ls_case_list 
         ADD("X9", judge_lost, lost.script, without[i].op,
             "groups.lost.%s: " LS_COLLECTIVES_JOB "w5", without[i].id);
     }
-    for (int i = 0; i < REFUSED; i++) {
-        ADD("X10", judge_refused, refused[i].script, &refused[i],
-            "refused.%s: " LS_COLLECTIVES_JOB "w%d", refused[i].name, refused[i].world);
-    }
+    LS_ROWS(list, settings, refused);
 }

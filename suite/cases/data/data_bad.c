@@ -122,51 +122,30 @@ static void judge_skipped(const ls_case *row, const ls_record *job, ls_verdict *
                     expected, job->world);
 }
 
-/* Without skip, and where nothing is left to take. */
-static const struct end {
-    const char *id, *script, *option, *named;
-} ends[] = {
-    {"fail", TREE, "", "00005.jpg"},
-    {"all",
-     "D={self}/data; " MAKE("$D", 2, 1) "for F in $D/*/*.jpg; do truncate -s 100 $F; done; "
-                                        "exec \"$0\" \"$@\"",
-     "--on-bad-image=skip", "nor can the 19 pictures behind it be read"},
-};
-
-static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct end *e = row->data;
-    ls_ending want = {{LS_ERR_USAGE}, 1, e->named, false, NULL};
-    ls_endings_judge(&want, job, out);
-    if (job->rank[0].step_count > 0) {
-        ls_verdict_fail(out, "a step was taken on it");
-    }
-}
-
 #define RUN(world)                                                                      \
     "resnet8 O0 " world " b0.05 image=16 data={self}/data shell --val={self}/data/val " \
     "--on-bad-image=skip "
 #define ONE RUN("w1 steps=12 dump=1,2,3,4,5,6,7,8,9,10,11,12")
 #define TWO RUN("w2 steps=6 dump=1,2,3,4,5,6")
 
+#define END "resnet8 O0 image=16 steps=1 data={self}/data shell "
+#define BAD(text) LS_ENDING({LS_ERR_USAGE}, 1, text, .unstepped = true)
+
 static const ls_row rows[] = {
     {"data.bad.skip.w1", "I25", judge_skipped, ONE "--workers=0 | " ONE "--workers=3",
      .script = TREE},
     {"data.bad.skip.w2", "I25", judge_skipped, TWO "--workers=0 | " TWO "--workers=2",
      .script = TREE},
+    /* without skip, and where nothing is left to take */
+    {"data.bad.fail", "I25", ls_endings_row, END, BAD("00005.jpg"), TREE, .judges_outcome = true},
+    {"data.bad.all", "I25", ls_endings_row, END "--on-bad-image=skip",
+     BAD("nor can the 19 pictures behind it be read"),
+     "D={self}/data; " MAKE("$D", 2, 1) "for F in $D/*/*.jpg; do truncate -s 100 $F; done; "
+                                        "exec \"$0\" \"$@\"",
+     .judges_outcome = true},
 };
 
 void ls_data_bad_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "I25",
-                                 .judge = judge_end,
-                                 .data = &ends[i],
-                                 .script = ends[i].script,
-                                 .judges_outcome = true},
-                       "data.bad.%s: resnet8 O0 image=16 steps=1 data={self}/data shell %s",
-                       ends[i].id, ends[i].option);
-    }
 }

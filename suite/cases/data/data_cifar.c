@@ -247,29 +247,12 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static const struct refusal {
-    const char *id, *script, *option, *named;
-} refusals[] = {
-    {"cut", TEN "truncate -s -1 $D/data_batch_3.bin; " GO, "", "data_batch_3.bin has 24583 bytes"},
-    {"empty", TEN ": > $D/data_batch_5.bin; " GO, "", "data_batch_5.bin has 0 bytes"},
-    {"missing", TEN "rm $D/data_batch_2.bin; " GO, "", "data_batch_2.bin"},
-    {"class",
-     TEN "printf '\\012' | dd of=$D/data_batch_4.bin bs=1 seek=3073 conv=notrunc "
-         "2>/dev/null; " GO,
-     "", "image 1 is of class 10"},
-    {"classes", TEN GO, "--num-classes=11", "--num-classes is 11"},
-    {"size", TEN GO, "--image-size=16", "--image-size is 16"},
-    {"few", TEN GO, "--batch-size=41", "40 images"},
-    {"other-val", TEN "mkdir -p $D/val/a; " GO, "--val={self}/data/val", "not CIFAR's"},
-    {"no-test", TEN "rm $D/test_batch.bin; " GO, "--val={self}/data", "test_batch.bin"},
-};
-
-static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct refusal *r = row->data;
-    ls_ending want = {{LS_ERR_USAGE}, 1, r->named, true, NULL};
-    ls_endings_judge(&want, job, out);
-}
+#define REFUSED(id, script, option, named)                                                   \
+    {                                                                                        \
+        "data.cifar.refuse." id, "I24", ls_endings_row,                                      \
+            "resnet8 O0 image=32 steps=1 data={self}/data shell " option, LS_REFUSAL(named), \
+            script, .judges_outcome = true                                                   \
+    }
 
 static const ls_row rows[] = {
     {"data.cifar.crop", "I23", judge_draws},
@@ -281,21 +264,22 @@ static const ls_row rows[] = {
     {"data.cifar.epochs.100", "I23", judge_epochs,
      "resnet8 O2 image=32 steps=4 data={self}/data shell --val={self}/data --num-classes=100",
      (const int[]){8, 7}, HUNDRED GO},
+    REFUSED("cut", TEN "truncate -s -1 $D/data_batch_3.bin; " GO, "",
+            "data_batch_3.bin has 24583 bytes"),
+    REFUSED("empty", TEN ": > $D/data_batch_5.bin; " GO, "", "data_batch_5.bin has 0 bytes"),
+    REFUSED("missing", TEN "rm $D/data_batch_2.bin; " GO, "", "data_batch_2.bin"),
+    REFUSED("class",
+            TEN "printf '\\012' | dd of=$D/data_batch_4.bin bs=1 seek=3073 conv=notrunc "
+                "2>/dev/null; " GO,
+            "", "image 1 is of class 10"),
+    REFUSED("classes", TEN GO, "--num-classes=11", "--num-classes is 11"),
+    REFUSED("size", TEN GO, "--image-size=16", "--image-size is 16"),
+    REFUSED("few", TEN GO, "--batch-size=41", "40 images"),
+    REFUSED("other-val", TEN "mkdir -p $D/val/a; " GO, "--val={self}/data/val", "not CIFAR's"),
+    REFUSED("no-test", TEN "rm $D/test_batch.bin; " GO, "--val={self}/data", "test_batch.bin"),
 };
 
 void ls_data_cifar_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const struct refusal *r = &refusals[i];
-        ls_rows_format(
-            list, settings,
-            &(ls_row){.requirement = "I24",
-                      .judge = judge_refusal,
-                      .data = r,
-                      .script = r->script,
-                      .judges_outcome = true},
-            "data.cifar.refuse.%s: resnet8 O0 image=32 steps=1 data={self}/data shell %s", r->id,
-            r->option);
-    }
 }

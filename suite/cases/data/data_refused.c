@@ -17,44 +17,14 @@
     "rm $D/.lockstep-data; "
 #define GO "; exec \"$0\" \"$@\""
 
-static const struct refusal {
-    const char *id, *script, *data, *named; /* named: in the last line of the log */
-} refusals[] = {
-    {"cut", TREE "truncate -s 300 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
-    {"cut-tail", TREE "truncate -s -60 $D/circle/00002.jpg" GO, "{self}/data", "circle/00002.jpg"},
-    {"empty-file", TREE ": > $D/ring/00001.jpg" GO, "{self}/data", "ring/00001.jpg"},
-    {"no-jpeg", TREE "echo hello > $D/ring/00002.jpg" GO, "{self}/data", "ring/00002.jpg"},
-    {"no-picture", TREE "echo hello > $D/ring/x.webp" GO, "{self}/data", "ring/x.webp"},
-    {"empty-class", TREE "rm $D/ring/*" GO, "{self}/data", "ring"},
-    {"too-many-classes", TREE "cp -r $D/ring $D/another" GO, "{self}/data", "11"},
-    {"too-few-classes", TREE "rm -r $D/ring" GO, "{self}/data", "9"},
-    {"too-few-images", TREE "for c in $D/*; do rm $c/00002.jpg; done" GO, "{self}/data",
-     "10 images"},
-    {"no-classes", "mkdir -p {self}/data" GO, "{self}/data", "no class"},
-    {"a-file", "echo > {self}/data" GO, "{self}/data", "data"},
-    {"batches.none", "mkdir -p {self}/data" GO, "batches:{self}/data", "rank0"},
-    {"batches.missing", "true" GO, "batches:{self}/nowhere", "nowhere"},
-};
-
-static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct refusal *r = row->data;
-    char line[400], path[700];
-    struct stat status;
-    ls_record_last_line(job, 0, line, (int)sizeof line);
-    int code = job->state == LS_RECORD_DONE ? 0 : job->code;
-    if (job->state != LS_RECORD_FAILED || code != LS_ERR_USAGE) {
-        ls_verdict_fail(out, "exit code %d, expected 2: %s", code, line);
+/* Nothing may be written before the data are looked at. */
+#define REFUSED(id, script, data, named)                                                      \
+    {                                                                                         \
+        "data.refuse." id, "I3", ls_endings_row,                                              \
+            "resnet8 O0 batch=16 steps=1 dump=1 data=" data " shell",                         \
+            LS_ENDING({LS_ERR_USAGE}, 1, named, true, "dump"), script, .judges_outcome = true \
     }
-    if (strstr(line, r->named) == NULL) {
-        ls_verdict_fail(out, "the message does not name '%s': %s", r->named, line);
-    }
-    ls_text_put(path, sizeof path, "%s/dump", job->directory);
-    if (job->rank[0].has_events || stat(path, &status) == 0) {
-        ls_verdict_fail(out, "something was written before the data were looked at");
-    }
-    ls_verdict_pass(out, 1, "refused: %s", line);
-}
+#define BROKEN(id, commands, named) REFUSED(id, TREE commands GO, "{self}/data", named)
 
 /* ---- the first of many ----------------------------------------------------------------------- */
 
@@ -68,11 +38,7 @@ static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *ou
     LS_TEXT(name, 64, "%s/%05d.jpg", ls_make_class_name((int)(order[0] / EACH)),
             (int)(order[0] % EACH) + 1);
     free(order);
-    ls_ending want = {{LS_ERR_USAGE}, 1, name, false, NULL};
-    ls_endings_judge(&want, job, out);
-    if (job->rank[0].step_count > 0) {
-        ls_verdict_fail(out, "a step was taken on it");
-    }
+    ls_endings_judge(LS_ENDING({LS_ERR_USAGE}, 1, name, .unstepped = true), job, out);
 }
 
 /* ---- batches that are wrong inside ----------------------------------------------------------- */
@@ -88,62 +54,46 @@ static void judge_first(const ls_case *row, const ls_record *job, ls_verdict *ou
 #define IMAGES_4 "[4,3,16,16]"
 #define CLASS(digit) "\\00" digit "\\000\\000\\000\\000\\000\\000\\000"
 
-static const struct inside {
-    const char *id, *script;
-    int code;
-    const char *says;
-} insides[] = {
-    {"last-class", BATCHES(IMAGES_4, "I64", "target", "\\011\\000\\000\\000\\000\\000\\000\\000"),
-     0, NULL},
-    {"class-10", BATCHES(IMAGES_4, "I64", "target", "\\012\\000\\000\\000\\000\\000\\000\\000"), 2,
-     "target 10"},
-    {"class-negative",
-     BATCHES(IMAGES_4, "I64", "target", "\\377\\377\\377\\377\\377\\377\\377\\377"), 2,
-     "target -1"},
-    {"shape", BATCHES("[4,3,8,32]", "I64", "target", CLASS("1")), 2, "[4,3,8,32]"},
-    {"type", BATCHES(IMAGES_4, "F64", "target", CLASS("0")), 2, "target"},
-    {"name", BATCHES(IMAGES_4, "I64", "targets", CLASS("1")), 2, "target"},
-};
-
-static void judge_inside(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct inside *one = row->data;
-    ls_ending want = {{one->code}, one->says != NULL, one->says, false, NULL};
-    ls_endings_judge(&want, job, out);
-    if (job->rank[0].step_count > (one->code == 0 ? 2 : 0)) {
-        ls_verdict_fail(out, "a step was taken on it");
+#define INSIDE(id, batches, ...)                                                                \
+    {                                                                                           \
+        "data.batches." id, "I14", ls_endings_row,                                              \
+            "resnet8 O0 b0.05 data=batches:{self}/data shell", LS_ENDING(__VA_ARGS__), batches, \
+            .judges_outcome = true                                                              \
     }
-}
+#define WRONG(id, batches, says) INSIDE(id, batches, {LS_ERR_USAGE}, 1, says, .unstepped = true)
 
 static const ls_row rows[] = {
     {"data.refuse.first.workers[0|3]", "I16", judge_first,
      "resnet8 O0 b0.05 batch=16 data={self}/data shell --workers=$1",
      .script = TREE "for F in $D/*/*.jpg; do printf '\\377\\330\\377hello\\377\\331' > $F; done" GO,
      .judges_outcome = true},
+    BROKEN("cut", "truncate -s 300 $D/circle/00002.jpg", "circle/00002.jpg"),
+    BROKEN("cut-tail", "truncate -s -60 $D/circle/00002.jpg", "circle/00002.jpg"),
+    BROKEN("empty-file", ": > $D/ring/00001.jpg", "ring/00001.jpg"),
+    BROKEN("no-jpeg", "echo hello > $D/ring/00002.jpg", "ring/00002.jpg"),
+    BROKEN("no-picture", "echo hello > $D/ring/x.webp", "ring/x.webp"),
+    BROKEN("empty-class", "rm $D/ring/*", "data/ring has no image"),
+    BROKEN("too-many-classes", "cp -r $D/ring $D/another", "data has 11 classes"),
+    BROKEN("too-few-classes", "rm -r $D/ring", "data has 9 classes"),
+    BROKEN("too-few-images", "for c in $D/*; do rm $c/00002.jpg; done", "10 images"),
+    REFUSED("no-classes", "mkdir -p {self}/data" GO, "{self}/data", "no class"),
+    REFUSED("a-file", "echo > {self}/data" GO, "{self}/data", "data: Not a directory"),
+    REFUSED("batches.none", "mkdir -p {self}/data" GO, "batches:{self}/data", "rank0"),
+    REFUSED("batches.missing", "true" GO, "batches:{self}/nowhere", "nowhere"),
+    INSIDE("last-class",
+           BATCHES(IMAGES_4, "I64", "target", "\\011\\000\\000\\000\\000\\000\\000\\000"), {0}),
+    WRONG("class-10",
+          BATCHES(IMAGES_4, "I64", "target", "\\012\\000\\000\\000\\000\\000\\000\\000"),
+          "target 10"),
+    WRONG("class-negative",
+          BATCHES(IMAGES_4, "I64", "target", "\\377\\377\\377\\377\\377\\377\\377\\377"),
+          "target -1"),
+    WRONG("shape", BATCHES("[4,3,8,32]", "I64", "target", CLASS("1")), "[4,3,8,32]"),
+    WRONG("type", BATCHES(IMAGES_4, "F64", "target", CLASS("0")), "target"),
+    WRONG("name", BATCHES(IMAGES_4, "I64", "targets", CLASS("1")), "target"),
 };
 
 void ls_data_refused_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     LS_ROWS(list, settings, rows);
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const struct refusal *r = &refusals[i];
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "I3",
-                                 .judge = judge_refusal,
-                                 .data = r,
-                                 .script = r->script,
-                                 .judges_outcome = true},
-                       "data.refuse.%s: resnet8 O0 batch=16 steps=1 dump=1 data=%s shell", r->id,
-                       r->data);
-    }
-    for (size_t i = 0; i < sizeof insides / sizeof *insides; i++) {
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "I14",
-                                 .judge = judge_inside,
-                                 .data = &insides[i],
-                                 .script = insides[i].script,
-                                 .judges_outcome = true},
-                       "data.batches.%s: resnet8 O0 b0.05 data=batches:{self}/data shell",
-                       insides[i].id);
-    }
 }

@@ -178,13 +178,10 @@ static void judge_throw(const ls_case *row, const ls_record *job, ls_verdict *ou
 /* Without --join: no rank hangs, each names what is missing. */
 static void judge_without(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    static const ls_ending lost = {.code = {LS_ERR_PEER_LOST, LS_ERR_PEER_LOST, LS_ERR_PEER_LOST},
-                                   .says = 7,
-                                   .text = "--join initial or active"};
     const struct inputs *in = row->data;
-    ls_ending want = lost;
-    want.says = (1u << job->world) - 1;
-    ls_endings_judge(&want, job, out);
+    ls_endings_judge(LS_ENDING({LS_ERR_PEER_LOST, LS_ERR_PEER_LOST, LS_ERR_PEER_LOST},
+                               (1u << job->world) - 1, "--join initial or active"),
+                     job, out);
     for (int rank = 0; rank < job->world; rank++) {
         if (job->rank[rank].step_count > in->own[rank]) {
             ls_verdict_fail(out, "rank=%d reports %d steps, its data are for %d", rank,
@@ -194,11 +191,6 @@ static void judge_without(const ls_case *row, const ls_record *job, ls_verdict *
     ls_verdict_pass(out, job->world,
                     "each of %d ranks leaves with code %d and names the uneven inputs", job->world,
                     LS_ERR_PEER_LOST);
-}
-
-static void judge_ending(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    ls_endings_judge(row->data, job, out);
 }
 
 /* ---- equal runs ------------------------------------------------------------------------------ */
@@ -348,16 +340,14 @@ static const ls_row rows[] = {
      FEW "batch=2 steps=4 --epochs=2 --timeout=5 --no-pad", INPUTS(4, 2, 2), .script = TEN,
      .judges_outcome = true},
     /* a rank dies while another one has no batch, or itself has none */
-    {"join.killed.active", "F1", judge_ending,
+    {"join.killed.active", "F1", ls_endings_row,
      SMALL "O0 w3 steps=6 --timeout=20 --join=initial --steps-of-rank=6,1,6 "
            "--fault-at=3:0:backward:kill",
-     &(const ls_ending){.code = {LS_ENDINGS_KILLED, LS_ERR_PEER_LOST, LS_ERR_PEER_LOST}},
-     .judges_outcome = true},
-    {"join.killed.joined", "F1", judge_ending,
+     LS_ENDING({LS_ENDINGS_KILLED, LS_ERR_PEER_LOST, LS_ERR_PEER_LOST}), .judges_outcome = true},
+    {"join.killed.joined", "F1", ls_endings_row,
      SMALL "O0 w3 steps=6 --timeout=20 --join=active --steps-of-rank=6,1,6 "
            "--fault-at=3:1:optimizer:kill",
-     &(const ls_ending){.code = {LS_ERR_PEER_LOST, LS_ENDINGS_KILLED, LS_ERR_PEER_LOST}},
-     .judges_outcome = true},
+     LS_ENDING({LS_ERR_PEER_LOST, LS_ENDINGS_KILLED, LS_ERR_PEER_LOST}), .judges_outcome = true},
     /* ten pictures on three ranks: four, three and three of them */
     {"join.no-pad.once.w3", "I27", judge_once,
      FEW "steps=8 dump=1,2,3,4,5,6,7,8 --no-pad --join=initial --epochs=2",

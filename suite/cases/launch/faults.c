@@ -89,83 +89,7 @@ static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *
  * that write(2) fails as on a full disk. */
 #define FULL(blocks) "trap '' XFSZ; ulimit -f " blocks "; "
 
-static bool has_leftovers(const ls_record *job, ls_verdict *out)
-{
-    static const char *const what[] = {"", "/dump", "/keep"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof what / sizeof *what && !found; i++) {
-        LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
-        DIR *folder = ls_path_open_folder(path);
-        for (struct dirent *entry; folder != NULL && !found && (entry = readdir(folder)) != NULL;) {
-            found = strstr(entry->d_name, ".tmp") != NULL;
-            if (found) {
-                ls_verdict_fail(out, "%s was left behind", entry->d_name);
-            }
-        }
-        if (folder != NULL) {
-            closedir(folder);
-        }
-    }
-    return found;
-}
-
-static void check_old(const ls_record *job, ls_verdict *out)
-{
-    LS_TEXT(path, 700, "%s/checkpoint.safetensors", job->directory);
-    char *text = ls_text_read(path);
-    if (text == NULL || strcmp(text, "old\n") != 0) {
-        ls_verdict_fail(out, "the older checkpoint is not what it was");
-    }
-    free(text);
-}
-
-static void judge_full(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    ls_endings_judge(row->data, job, out);
-    (void)has_leftovers(job, out);
-}
-
-/* The same of --save-dir. */
-static void judge_full_kept(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    judge_full(row, job, out);
-    LS_TEXT(path, 700, "%s/keep/last.safetensors", job->directory);
-    char *text = ls_text_read(path);
-    if (text == NULL || strcmp(text, "old\n") != 0) {
-        ls_verdict_fail(out, "the older keep/last.safetensors is not what it was");
-    }
-    free(text);
-}
-
-static void judge_full_again(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    judge_full(row, job, out);
-    check_old(job, out);
-}
-
-/* ---- runs that fail in their arithmetic ------------------------------------------------------ */
-
 #define OLD "echo old >{self}/checkpoint.safetensors; "
-
-/* They end before their last step, which is the one that would be saved. Under SyncBN rank 0 needs
- * no other rank to save. */
-static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    (void)row;
-    static const ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE},
-                                   .absent = "checkpoint.safetensors"};
-    ls_endings_judge(&want, job, out);
-    (void)has_leftovers(job, out);
-}
-
-static void judge_spoilt_again(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    static const ls_ending want = {.code = {LS_ERR_NON_FINITE, LS_ERR_NON_FINITE}};
-    (void)row;
-    ls_endings_judge(&want, job, out);
-    (void)has_leftovers(job, out);
-    check_old(job, out);
-}
 
 /* ---- checkpoints that are not whole, or not this run's --------------------------------------- */
 
@@ -187,13 +111,6 @@ static void judge_spoilt_again(const ls_case *row, const ls_record *job, ls_verd
          "\"\\377\\377\\377\\177\" | dd of=$C bs=1 conv=notrunc status=none seek=$((8 + " \
          "$(od -An -tu8 -N8 $C) + from))")
 #define CONTINUE "exec \"$0\" \"$@\" --resume={self}/c.safetensors"
-
-/* Every rank says `data` and leaves with 2. */
-static void judge_broken(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    ls_ending want = {.code = {2, 2}, .says = 3, .text = row->data, .unwritten = true};
-    ls_endings_judge(&want, job, out);
-}
 
 /* ---- another world --------------------------------------------------------------------------- */
 
@@ -250,13 +167,17 @@ static void judge_world(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 #define JOB "resnet8 O0 b0.05 "
 #define SAVE " --save={self}/checkpoint.safetensors "
-#define ENDS(...)      \
-    &(const ls_ending) \
-    {                  \
-        __VA_ARGS__    \
-    }
+#define ENDS(...) LS_ENDING(__VA_ARGS__, .clean = true)
+#define CHECKPOINT "checkpoint.safetensors"
+/* Ends before its last step, which is the one that would be saved. */
+#define SPOILT_RUN(...) ENDS({LS_ERR_NON_FINITE, LS_ERR_NON_FINITE}, __VA_ARGS__)
 #define TEN "checkpoint"
-#define RESUMED JOB "w2 steps=4 shell "
+/* Every rank says it and leaves with 2. */
+#define BROKEN(id, options, says, script)                                           \
+    {                                                                               \
+        "faults.resume." id, "F5", ls_endings_row, JOB "w2 steps=4 shell " options, \
+            LS_ENDING({2, 2}, 3, says, true), script, .judges_outcome = true        \
+    }
 
 #define IN_TIME "--timeout=60"
 /* Ten pictures for each rank. */
@@ -268,119 +189,99 @@ static const ls_row rows[] = {
     {"faults.kill.epoch[|.sync=sync].rank1", "F1", judge_gone,
      JOB "w3 $1 image=16 data={self}/data shell --fault-at=2:1:optimizer:kill " IN_TIME SAVE,
      &(const struct victim){OPTIMIZER, 1, LS_ENDINGS_KILLED}, TREE, .judges_outcome = true},
-    {"faults.full.dump", "F4", judge_full, JOB "w2 dump=1 shell",
+    {"faults.full.dump", "F4", ls_endings_row, JOB "w2 dump=1 shell",
      ENDS({10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"),
      "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true, .takes_disk = true},
-    {"faults.full.save", "F4", judge_full, JOB "w2 shell" SAVE,
+    {"faults.full.save", "F4", ls_endings_row, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, "checkpoint.safetensors"),
      FULL("200") GO, .judges_outcome = true, .takes_disk = true},
-    {"faults.full.save-again", "F4", judge_full_again, JOB "w2 shell" SAVE,
-     ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors", false, NULL), OLD FULL("200") GO,
+    {"faults.full.save-again", "F4", ls_endings_row, JOB "w2 shell" SAVE,
+     ENDS({3, LS_ENDINGS_ANY}, 1, CHECKPOINT, .kept = CHECKPOINT), OLD FULL("200") GO,
      .judges_outcome = true, .takes_disk = true},
     /* the limit's own signal, which the others ignore, must not end a rank */
-    {"faults.full.save-limit", "F4", judge_full, JOB "w2 shell" SAVE,
+    {"faults.full.save-limit", "F4", ls_endings_row, JOB "w2 shell" SAVE,
      ENDS({3, LS_ENDINGS_ANY}, 1, "checkpoint.safetensors: File too large", false,
           "checkpoint.safetensors"),
      "ulimit -f 200; " GO, .judges_outcome = true, .takes_disk = true},
-    {"faults.full.events", "F4", judge_full, JOB "w2 shell",
+    {"faults.full.events", "F4", ls_endings_row, JOB "w2 shell",
      ENDS({3, 10}, 1, "rank0.jsonl", false, NULL),
      "[ $RANK != 0 ] || { ln -s /dev/full {self}/rank0.jsonl; trap 'rm {self}/rank0.jsonl' EXIT; "
      "\"$0\" \"$@\"; exit $?; }; " GO,
      .judges_outcome = true, .takes_disk = true},
-    {"faults.full.save-nowhere", "F4", judge_full,
+    {"faults.full.save-nowhere", "F4", ls_endings_row,
      JOB "w2 shell --save={self}/nowhere/checkpoint.safetensors",
      ENDS({2, 2}, 1, "nowhere", false, "nowhere"), GO, .judges_outcome = true},
-    {"faults.full.save-folder", "F4", judge_full, JOB "w2 shell" SAVE,
+    {"faults.full.save-folder", "F4", ls_endings_row, JOB "w2 shell" SAVE,
      ENDS({2, 2}, 1, "checkpoint.safetensors: it is a folder", true, NULL),
      "mkdir -p {self}/checkpoint.safetensors; " GO, .judges_outcome = true},
     /* the file's own name fits, that of the file which is renamed to it does not */
-    {"faults.full.save-name", "F4", judge_full,
+    {"faults.full.save-name", "F4", ls_endings_row,
      JOB "w2 shell --save={self}/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
          TEN TEN TEN TEN TEN TEN TEN TEN TEN,
      ENDS({2, 2}, 1, "File name too long", true, NULL), GO, .judges_outcome = true},
-    {"faults.full.save-dir", "F4", judge_full_kept,
+    {"faults.full.save-dir", "F4", ls_endings_row,
      JOB "w2 steps=4 shell --save-dir={self}/keep --save-every-steps=2",
-     ENDS({3, LS_ENDINGS_ANY}, 1, "keep/last.safetensors", false, "keep/best.safetensors"),
+     ENDS({3, LS_ENDINGS_ANY}, 1, "keep/last.safetensors", false, "keep/best.safetensors",
+          .kept = "keep/last.safetensors"),
      "mkdir -p {self}/keep; echo old >{self}/keep/last.safetensors; " FULL("200") GO,
      .judges_outcome = true, .takes_disk = true},
-    {"faults.full.save-dir-file", "F4", judge_full, JOB "w2 shell --save-dir={self}/keep",
+    {"faults.full.save-dir-file", "F4", ls_endings_row, JOB "w2 shell --save-dir={self}/keep",
      ENDS({2, 2}, 1, "keep: Not a directory", true, NULL), "echo old >{self}/keep; " GO,
      .judges_outcome = true},
-    {"faults.full.save-dir-folder", "F4", judge_full, JOB "w2 shell --save-dir={self}/keep",
+    {"faults.full.save-dir-folder", "F4", ls_endings_row, JOB "w2 shell --save-dir={self}/keep",
      ENDS({2, 2}, 1, "best.safetensors: it is a folder", true, NULL),
      "mkdir -p {self}/keep/best.safetensors; " GO, .judges_outcome = true},
-    {"faults.spoilt.floor", "F7", judge_spoilt,
+    {"faults.spoilt.floor", "F7", ls_endings_row,
      "resnet8 O2 b0.05 w1 scale=dynamic shell" SAVE
      "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",
-     .script = GO, .judges_outcome = true},
-    {"faults.spoilt.floor-again", "F7", judge_spoilt_again,
+     SPOILT_RUN(.absent = CHECKPOINT), GO, .judges_outcome = true},
+    {"faults.spoilt.floor-again", "F7", ls_endings_row,
      "resnet8 O2 b0.05 w2 sync scale=dynamic shell" SAVE
      "--init-scale=2 --min-loss-scale=1.5 --overflow-at=1",
-     .script = OLD GO, .judges_outcome = true},
-    {"faults.spoilt.parameter", "F7", judge_spoilt,
-     JOB "w2 sync shell" SAVE "--loss-scale=1 --overflow-at=1", .script = GO,
+     SPOILT_RUN(.kept = CHECKPOINT), OLD GO, .judges_outcome = true},
+    {"faults.spoilt.parameter", "F7", ls_endings_row,
+     JOB "w2 sync shell" SAVE "--loss-scale=1 --overflow-at=1", SPOILT_RUN(.absent = CHECKPOINT),
+     GO, .judges_outcome = true},
+    {"faults.spoilt.parameter-again", "F7", ls_endings_row,
+     JOB "w1 shell" SAVE "--loss-scale=1 --overflow-at=1", SPOILT_RUN(.kept = CHECKPOINT), OLD GO,
      .judges_outcome = true},
-    {"faults.spoilt.parameter-again", "F7", judge_spoilt_again,
-     JOB "w1 shell" SAVE "--loss-scale=1 --overflow-at=1", .script = OLD GO,
-     .judges_outcome = true},
-    {"faults.resume.half", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("head -c 200000 $K >$C"), .judges_outcome = true},
-    {"faults.resume.header", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("head -c 40 $K >$C"), .judges_outcome = true},
-    {"faults.resume.last-byte", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("head -c -1 $K >$C"), .judges_outcome = true},
-    {"faults.resume.longer", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("{ cat $K; echo; } >$C"), .judges_outcome = true},
-    {"faults.resume.empty", "F5", judge_broken, RESUMED, "c.safetensors", COPY(": >$C"),
-     .judges_outcome = true},
-    {"faults.resume.text", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("echo no checkpoint >$C"), .judges_outcome = true},
-    {"faults.resume.missing", "F5", judge_broken, RESUMED, "c.safetensors", WHOLE CONTINUE,
-     .judges_outcome = true},
-    {"faults.resume.length", "F5", judge_broken, RESUMED, "c.safetensors",
-     COPY("{ printf \"\\377\\377\\377\\377\\377\\377\\377\\177\"; tail -c +9 $K; } >$C"),
-     .judges_outcome = true},
-    {"faults.resume.version", "F5", judge_broken, RESUMED, "version",
-     EDITED("s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/"), .judges_outcome = true},
-    {"faults.resume.format", "F5", judge_broken, RESUMED, "format",
-     EDITED("s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/"), .judges_outcome = true},
-    {"faults.resume.other-name", "F5", judge_broken, RESUMED, "layer1.0.conv1",
-     EDITED("s/param.layer1.0.conv1/param\\/layer1.0.conv9/"), .judges_outcome = true},
-    {"faults.resume.type", "F5", judge_broken, RESUMED, "I32",
-     EDITED("s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/"), .judges_outcome = true},
-    {"faults.resume.arch", "F5", judge_broken, RESUMED "--arch=resnet20", "resnet20",
-     COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.classes", "F5", judge_broken, RESUMED "--num-classes=7", "num_classes",
-     COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.level", "F5", judge_broken, RESUMED "--opt-level=O2", "opt_level",
-     COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.optimizer", "F5", judge_broken, RESUMED "--optimizer=adam", "optimizer",
-     COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.scaler", "F5", judge_broken, RESUMED "--loss-scale=dynamic", "scaler",
-     COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.shape", "F5", judge_broken, RESUMED, "shape",
-     EDITED("s/\\[16,3,3,3\\]/[3,16,3,3]/"), .judges_outcome = true},
-    {"faults.resume.half-type", "F5", judge_broken, RESUMED "--half=bf16", "half", COPY("cp $K $C"),
-     .judges_outcome = true},
-    {"faults.resume.left-over", "F5", judge_broken, RESUMED "--momentum=0",
-     "momentum_buffer has no place", COPY("cp $K $C"), .judges_outcome = true},
-    {"faults.resume.nan-parameter", "F5", judge_broken, RESUMED,
-     "param/fc.bias is not finite at element 0", SPOILT("param/fc.bias"), .judges_outcome = true},
-    {"faults.resume.nan-moment", "F5", judge_broken, RESUMED,
-     "state/conv1.weight/momentum_buffer is not finite at element 0",
-     SPOILT("state/conv1.weight/momentum_buffer"), .judges_outcome = true},
+    BROKEN("half", "", "c.safetensors", COPY("head -c 200000 $K >$C")),
+    BROKEN("header", "", "c.safetensors", COPY("head -c 40 $K >$C")),
+    BROKEN("last-byte", "", "c.safetensors", COPY("head -c -1 $K >$C")),
+    BROKEN("longer", "", "c.safetensors", COPY("{ cat $K; echo; } >$C")),
+    BROKEN("empty", "", "c.safetensors", COPY(": >$C")),
+    BROKEN("text", "", "c.safetensors", COPY("echo no checkpoint >$C")),
+    BROKEN("missing", "", "c.safetensors", WHOLE CONTINUE),
+    BROKEN("length", "", "c.safetensors",
+           COPY("{ printf \"\\377\\377\\377\\377\\377\\377\\377\\177\"; tail -c +9 $K; } >$C")),
+    BROKEN("version", "", "version", EDITED("s/\\\"version\\\":\\\"./\\\"version\\\":\\\"9/")),
+    BROKEN("format", "", "format", EDITED("s/\\\"format\\\":\\\"./\\\"format\\\":\\\"x/")),
+    BROKEN("other-name", "", "layer1.0.conv1",
+           EDITED("s/param.layer1.0.conv1/param\\/layer1.0.conv9/")),
+    BROKEN("type", "", "I32", EDITED("s/\\\"dtype\\\":\\\"F32\\\"/\\\"dtype\\\":\\\"I32\\\"/")),
+    BROKEN("arch", "--arch=resnet20", "resnet20", COPY("cp $K $C")),
+    BROKEN("classes", "--num-classes=7", "num_classes", COPY("cp $K $C")),
+    BROKEN("level", "--opt-level=O2", "opt_level", COPY("cp $K $C")),
+    BROKEN("optimizer", "--optimizer=adam", "optimizer", COPY("cp $K $C")),
+    BROKEN("scaler", "--loss-scale=dynamic", "scaler", COPY("cp $K $C")),
+    BROKEN("shape", "", "shape", EDITED("s/\\[16,3,3,3\\]/[3,16,3,3]/")),
+    BROKEN("half-type", "--half=bf16", "half", COPY("cp $K $C")),
+    BROKEN("left-over", "--momentum=0", "momentum_buffer has no place", COPY("cp $K $C")),
+    BROKEN("nan-parameter", "", "param/fc.bias is not finite at element 0",
+           SPOILT("param/fc.bias")),
+    BROKEN("nan-moment", "", "state/conv1.weight/momentum_buffer is not finite at element 0",
+           SPOILT("state/conv1.weight/momentum_buffer")),
     /* one command line, two machines with another file each */
-    {"faults.resume.not-equal", "F5", judge_broken, RESUMED, "--resume",
-     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
-     "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "
-     "exec \"$0\" \"$@\" --resume=c.safetensors",
-     .judges_outcome = true},
+    BROKEN("not-equal", "", "--resume",
+           "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
+           "\"$@\" --steps=2 --seed=$RANK --save=c.safetensors >/dev/null || exit 9; "
+           "exec \"$0\" \"$@\" --resume=c.safetensors"),
     /* a step too small to move a parameter, with a decay for each rank */
-    {"faults.resume.not-equal-moments", "F5", judge_broken, RESUMED, "--resume",
-     "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
-     "\"$@\" --steps=1 --lr=1e-30 --weight-decay=0.$RANK --save=c.safetensors >/dev/null || exit "
-     "9; exec \"$0\" \"$@\" --resume=c.safetensors",
-     .judges_outcome = true},
+    BROKEN("not-equal-moments", "", "--resume",
+           "mkdir -p {self}/r$RANK; cd {self}/r$RANK; env -u RANK -u WORLD_SIZE LS_RUN_DIR= \"$0\" "
+           "\"$@\" --steps=1 --lr=1e-30 --weight-decay=0.$RANK --save=c.safetensors >/dev/null || "
+           "exit "
+           "9; exec \"$0\" \"$@\" --resume=c.safetensors"),
     {"faults.resume.world[|.sync=sync].w1-to-w2", "F6", judge_world,
      JOB "w1 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
     {"faults.resume.world[|.sync=sync].w2-to-w1", "F6", judge_world,

@@ -188,32 +188,25 @@ static void judge_spawned(const ls_case *row, const ls_record *job, ls_verdict *
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
+#define JOB "resnet8 O0 b0.05 "
 #define ALONE "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK; "
 #define RENDEZVOUS LS_ERR_RENDEZVOUS
 
 /* How the ranks must end; their jobs run `script`. */
-static const struct refused {
-    const char *id, *requirement, *script, *options;
-    int world;
-    ls_ending end;
-} refused[] = {
-/* One rank in an environment that leaves it no place. */
-#define REFUSED(id, script, says)   \
-    {                               \
-        id, "L3", script GO, "", 1, \
-        {                           \
-            {2}, 1, says, true      \
-        }                           \
+#define ENDED(id, requirement, script, options, world, ...)                            \
+    {                                                                                  \
+        "launch.refuse." id, requirement, ls_endings_row, JOB world " shell " options, \
+            LS_ENDING(__VA_ARGS__), script, .judges_outcome = true                     \
     }
+/* One rank in an environment that leaves it no place. */
+#define REFUSED(id, script, says) ENDED(id, "L3", script GO, "", "w1", {2}, 1, says, true)
 /* One rank with an option that the others have not; every one says which. */
 #define ANOTHER(rank, option) "[ $RANK != " rank " ] || set -- \"$@\" " option "; " GO
-#define UNEQUAL(id, world, rank, option, says)                 \
-    {                                                          \
-        "unequal." id, "L4", ANOTHER(rank, option), "", world, \
-        {                                                      \
-            {2, 2, 2}, (1 << world) - 1, says, true            \
-        }                                                      \
-    }
+#define UNEQUAL(id, world, rank, option, says)                                                     \
+    ENDED("unequal." id, "L4", ANOTHER(rank, option), "", "w" #world, {2, 2, 2}, (1 << world) - 1, \
+          says, true)
+
+static const ls_row refused[] = {
     REFUSED("rank-outside", "RANK=2 WORLD_SIZE=2 ", "RANK=2"),
     REFUSED("rank-negative", "RANK=-1 WORLD_SIZE=2 ", "RANK=-1"),
     REFUSED("rank-word", "RANK=two WORLD_SIZE=3 ", "RANK=two"),
@@ -238,51 +231,27 @@ static const struct refused {
     REFUSED("world-of-one", "RANK=0 WORLD_SIZE=1 PMI_RANK=1 PMI_SIZE=2 ", "PMI_SIZE=2"),
     REFUSED("loopback", "WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=localhost ", "localhost"),
     REFUSED("srun.rank-outside", ALONE "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=4 ", "SLURM_PROCID=5"),
-    {"dist.rank-differs", "L8", GO " --rank=1", "", 1, {{2}, 1, "RANK is 0", true}},
-    {"dist.tcp-rank-missing",
-     "L8",
-     ALONE GO " --dist-url=tcp://127.0.0.1:2999 --world-size=2",
-     "",
-     1,
-     {{2}, 1, "--rank", true}},
-    {"dist.free-port",
-     "L8",
-     GO " --dist-url=tcp://127.0.0.1:FREEPORT",
-     "",
-     1,
-     {{2}, 1, "multiprocessing-distributed", true}},
-    {"dist.spawn-in-job",
-     "L8",
-     GO " --multiprocessing-distributed",
-     "",
-     1,
-     {{2}, 1, "RANK is set", true}},
-    {"dist.spawn-nodes",
-     "L8",
-     ALONE "unset MASTER_ADDR; " GO " --multiprocessing-distributed --world-size=2 --rank=0",
-     "",
-     1,
-     {{2}, 1, "world-size", true}},
-    {"dist.spawn-batch",
-     "L8",
-     ALONE "unset MASTER_ADDR MASTER_PORT; LS_DEVICES=8 LS_RUN_DIR= " GO
-           " --multiprocessing-distributed",
-     "",
-     1,
-     {{2}, 1, "ranks share it", true}},
-    {"dist.file-alone",
-     "L8",
-     ALONE GO " --timeout=1 --dist-url=file://$LS_RUN_DIR/none --world-size=2 --rank=1",
-     "",
-     1,
-     {{LS_ERR_RENDEZVOUS}, 1, "no rank 0", true}},
-    {"run-dir", "L3", "LS_RUN_DIR=/nonexistent/run " GO, "", 1, {{3}, 1, "/nonexistent/run", true}},
-    {"dump-nowhere",
-     "L3",
-     "unset LS_RUN_DIR; " GO,
-     "--dump-steps=1",
-     1,
-     {{2}, 1, "LS_RUN_DIR", true}},
+    ENDED("dist.rank-differs", "L8", GO " --rank=1", "", "w1", {2}, 1, "RANK is 0", true),
+    ENDED("dist.tcp-rank-missing", "L8", ALONE GO " --dist-url=tcp://127.0.0.1:2999 --world-size=2",
+          "", "w1", {2}, 1, "--rank", true),
+    ENDED("dist.free-port", "L8", GO " --dist-url=tcp://127.0.0.1:FREEPORT", "", "w1", {2}, 1,
+          "multiprocessing-distributed", true),
+    ENDED("dist.spawn-in-job", "L8", GO " --multiprocessing-distributed", "", "w1", {2}, 1,
+          "RANK is set", true),
+    ENDED("dist.spawn-nodes", "L8",
+          ALONE "unset MASTER_ADDR; " GO " --multiprocessing-distributed --world-size=2 --rank=0",
+          "", "w1", {2}, 1, "world-size", true),
+    ENDED("dist.spawn-batch", "L8",
+          ALONE "unset MASTER_ADDR MASTER_PORT; LS_DEVICES=8 LS_RUN_DIR= " GO
+                " --multiprocessing-distributed",
+          "", "w1", {2}, 1, "ranks share it", true),
+    ENDED("dist.file-alone", "L8",
+          ALONE GO " --timeout=1 --dist-url=file://$LS_RUN_DIR/none --world-size=2 --rank=1", "",
+          "w1", {LS_ERR_RENDEZVOUS}, 1, "no rank 0", true),
+    ENDED("run-dir", "L3", "LS_RUN_DIR=/nonexistent/run " GO, "", "w1", {3}, 1, "/nonexistent/run",
+          true),
+    ENDED("dump-nowhere", "L3", "unset LS_RUN_DIR; " GO, "--dump-steps=1", "w1", {2}, 1,
+          "LS_RUN_DIR", true),
     UNEQUAL("lr", 3, "1", "--lr=0.3", "--lr"),
     UNEQUAL("level", 3, "2", "--opt-level=O1", "--opt-level"),
     UNEQUAL("batch", 3, "0", "-b 8", "--batch-size"),
@@ -309,53 +278,26 @@ static const struct refused {
     UNEQUAL("digest", 2, "1", "--digest=param", "--digest"),
     UNEQUAL("growth-interval", 2, "1", "--growth-interval=9", "--growth-interval"),
     UNEQUAL("data", 2, "1", "--data=batches:{self}", "--data"),
-    {"missing-rank",
-     "L5",
-     "[ $RANK != 2 ] || exit 0; " GO,
-     "--timeout=1",
-     3,
-     {{RENDEZVOUS, RENDEZVOUS, 0}, 3, "rank 2", true}},
-    {"missing-rank0",
-     "L5",
-     "[ $RANK != 0 ] || exit 0; " GO,
-     "--timeout=1",
-     3,
-     {{0, RENDEZVOUS, RENDEZVOUS}, 6, "127.0.0.1", true}},
-    {"wrong-token",
-     "L5",
-     "[ $RANK != 1 ] || LS_TOKEN=wrong; " GO,
-     "--timeout=1",
-     3,
-     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true}},
-    {"wrong-port",
-     "L5",
-     "[ $RANK != 1 ] || MASTER_PORT=1; " GO,
-     "--timeout=1",
-     3,
-     {{RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true}},
-    {"duplicate-rank",
-     "L5",
-     "[ $RANK != 2 ] || RANK=1; " GO,
-     "--timeout=1",
-     3,
-     {{LS_ENDINGS_ANY, LS_ENDINGS_ANY, LS_ENDINGS_ANY}, 1, "rank 1", true}},
-    {"other-world",
-     "L5",
-     "[ $RANK != 1 ] || WORLD_SIZE=4; " GO,
-     "--timeout=1",
-     3,
-     {{LS_ENDINGS_ANY, 2, LS_ENDINGS_ANY}, 2, "4", true}},
+    ENDED("missing-rank", "L5", "[ $RANK != 2 ] || exit 0; " GO, "--timeout=1", "w3",
+          {RENDEZVOUS, RENDEZVOUS, 0}, 3, "rank 2", true),
+    ENDED("missing-rank0", "L5", "[ $RANK != 0 ] || exit 0; " GO, "--timeout=1", "w3",
+          {0, RENDEZVOUS, RENDEZVOUS}, 6, "127.0.0.1", true),
+    ENDED("wrong-token", "L5", "[ $RANK != 1 ] || LS_TOKEN=wrong; " GO, "--timeout=1", "w3",
+          {RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true),
+    ENDED("wrong-port", "L5", "[ $RANK != 1 ] || MASTER_PORT=1; " GO, "--timeout=1", "w3",
+          {RENDEZVOUS, RENDEZVOUS, RENDEZVOUS}, 5, "rank 1", true),
+    ENDED("duplicate-rank", "L5", "[ $RANK != 2 ] || RANK=1; " GO, "--timeout=1", "w3",
+          {LS_ENDINGS_ANY, LS_ENDINGS_ANY, LS_ENDINGS_ANY}, 1, "rank 1", true),
+    ENDED("other-world", "L5", "[ $RANK != 1 ] || WORLD_SIZE=4; " GO, "--timeout=1", "w3",
+          {LS_ENDINGS_ANY, 2, LS_ENDINGS_ANY}, 2, "4", true),
     /* another job's rank 0 waits on our port: found in the table of listening sockets */
-    {"port-in-use",
-     "L5",
-     "[ $RANK = 0 ] || exit 0; RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= "
-     "{bin}/lockstep-collectives & P=$!; H=$(printf %04X $MASTER_PORT); "
-     "for i in 1 2 3 4 5 6 7 8 9 10; do "
-     "grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; sleep 0.2; done; "
-     "\"$0\" \"$@\"; C=$?; kill $P; exit $C",
-     "--timeout=2",
-     2,
-     {{3, 0}, 1, "in use", true}},
+    ENDED("port-in-use", "L5",
+          "[ $RANK = 0 ] || exit 0; RANK=0 WORLD_SIZE=2 LS_TOKEN=x LS_RUN_DIR= "
+          "{bin}/lockstep-collectives & P=$!; H=$(printf %04X $MASTER_PORT); "
+          "for i in 1 2 3 4 5 6 7 8 9 10; do "
+          "grep -q \":$H 00000000:0000 0A\" /proc/net/tcp && break; sleep 0.2; done; "
+          "\"$0\" \"$@\"; C=$?; kill $P; exit $C",
+          "--timeout=2", "w2", {3, 0}, 1, "in use", true),
 };
 
 /* ---- lockstep-launch on two machines that share a folder ------------------------------------- */
@@ -379,86 +321,78 @@ static const struct refused {
 #define ENDS(code) \
     "; C=$?; [ $C = " #code " ] || { echo \"exit code $C\"; exit 1; }; echo " #code " ends"
 
-static const struct launched {
-    const char *id, *script, *says;
-} launched[] = {
-    {"clean", LAUNCH "--nproc-per-node 3 -- true" ENDS(0), "0 ends"},
-    {"first",
-     LAUNCH "--nproc-per-node 3 -- sh -c 'F='$F'; [ $RANK != 1 ] || { : > $F; exit 7; }; " AWAIT
-            "sleep 0.3; exit $((RANK + 20))'" ENDS(7),
-     "rank 1"},
-    {"killed",
-     LAUNCH "--nproc-per-node 3 -- sh -c '[ $RANK != 2 ] || kill -9 $$; sleep 0.2'" ENDS(137),
-     "rank 2"},
-    {"deadline", LAUNCH "--nproc-per-node 2 --timeout 0.5 -- sleep 60" ENDS(124), "0.5 s"},
-    {"stopped",
-     LAUNCH "--nproc-per-node 2 -- sh -c ': > '$F'; exec sleep 60' & P=$!; " AWAIT
-            "kill -TERM $P; wait $P" ENDS(143),
-     "signal 15"},
+/* The launcher ends with 0 and rank 0's log says it. Not the subject's: the commands are sh's own.
+ */
+#define LAUNCHED(id, requirement, says, script)                                                \
+    {                                                                                          \
+        "launch." id, requirement, ls_endings_row, JOB "shell", LS_ENDING({0}, 1, says, true), \
+            script, .inside = true, .judges_outcome = true                                     \
+    }
+
+static const ls_row launched[] = {
+    LAUNCHED("launcher.clean", "L7", "0 ends", LAUNCH "--nproc-per-node 3 -- true" ENDS(0)),
+    LAUNCHED("launcher.first", "L7", "rank 1",
+             LAUNCH
+             "--nproc-per-node 3 -- sh -c 'F='$F'; [ $RANK != 1 ] || { : > $F; exit 7; }; " AWAIT
+             "sleep 0.3; exit $((RANK + 20))'" ENDS(7)),
+    LAUNCHED("launcher.killed", "L7", "rank 2",
+             LAUNCH
+             "--nproc-per-node 3 -- sh -c '[ $RANK != 2 ] || kill -9 $$; sleep 0.2'" ENDS(137)),
+    LAUNCHED("launcher.deadline", "L7", "0.5 s",
+             LAUNCH "--nproc-per-node 2 --timeout 0.5 -- sleep 60" ENDS(124)),
+    LAUNCHED("launcher.stopped", "L7", "signal 15",
+             LAUNCH "--nproc-per-node 2 -- sh -c ': > '$F'; exec sleep 60' & P=$!; " AWAIT
+                    "kill -TERM $P; wait $P" ENDS(143)),
     /* within --grace the others go on: rank 1 ends by itself */
-    {"grace",
-     LAUNCH "--nproc-per-node 2 -- sh -c '[ $RANK != 0 ] || exit 5; sleep 0.6; echo late > '$F"
-            "; C=$?; [ $C = 5 ] && grep -q late $F || { echo \"exit code $C\"; exit 1; }; "
-            "echo 5 ends",
-     "5 ends"},
+    LAUNCHED("launcher.grace", "L7", "5 ends",
+             LAUNCH
+             "--nproc-per-node 2 -- sh -c '[ $RANK != 0 ] || exit 5; sleep 0.6; echo late > '$F"
+             "; C=$?; [ $C = 5 ] && grep -q late $F || { echo \"exit code $C\"; exit 1; }; "
+             "echo 5 ends"),
     /* after it they get TERM, which they can catch */
-    {"term",
-     LAUNCH "--nproc-per-node 2 --grace 0.2 -- sh -c '[ $RANK != 0 ] || exit 6; trap \"echo caught "
-            "> '$F'; exit 0\" TERM; for I in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'; C=$?; "
-            "[ $C = 6 ] && grep -q caught $F || { echo \"exit code $C\"; exit 1; }; echo 6 ends",
-     "6 ends"},
+    LAUNCHED(
+        "launcher.term", "L7", "6 ends",
+        LAUNCH
+        "--nproc-per-node 2 --grace 0.2 -- sh -c '[ $RANK != 0 ] || exit 6; trap \"echo caught "
+        "> '$F'; exit 0\" TERM; for I in 1 2 3 4 5 6 7 8 9; do sleep 0.5; done'; C=$?; "
+        "[ $C = 6 ] && grep -q caught $F || { echo \"exit code $C\"; exit 1; }; echo 6 ends"),
     /* kill -9: a process that a rank started in a session of its own ends, too */
-    {"orphans",
-     LAUNCH "--nproc-per-node 2 -- sh -c 'setsid sleep 60 & echo $! >>'$F'; wait' & P=$!; "
-            "left() { while read K; do kill -0 $K 2>/dev/null && return; done <$F; return 1; }; "
-            "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do "
-            "[ -e $F ] && [ $(wc -l <$F) = 2 ] && break; sleep 0.1; done; left || exit 9; "
-            "kill -9 $P; for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
-            "25 26 27 28 29 30; do left || break; sleep 0.1; done; left || echo none left",
-     "none left"},
-    {"no-command", LAUNCH "--nproc-per-node 2" ENDS(2), "2 ends"},
-    {"places",
-     LAUNCH "--nproc-per-node 6 --local-nodes 2 --log-dir $F -- sh -c 'echo $RANK $WORLD_SIZE "
-            "$LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; "
-            "for R in 0 1 2 3 4 5; do L=$(cat $F/rank$R.log | tr '\\n' ';'); "
-            "[ \"$L\" = \"$R 6 $((R % 3)) 3 $((R / 3));\" ] || { echo \"rank$R.log holds '$L'\"; "
-            "exit 1; }; done; echo 6 places",
-     "6 places"},
+    LAUNCHED("launcher.orphans", "L7", "none left",
+             LAUNCH
+             "--nproc-per-node 2 -- sh -c 'setsid sleep 60 & echo $! >>'$F'; wait' & P=$!; "
+             "left() { while read K; do kill -0 $K 2>/dev/null && return; done <$F; return 1; }; "
+             "for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do "
+             "[ -e $F ] && [ $(wc -l <$F) = 2 ] && break; sleep 0.1; done; left || exit 9; "
+             "kill -9 $P; for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
+             "25 26 27 28 29 30; do left || break; sleep 0.1; done; left || echo none left"),
+    LAUNCHED("launcher.no-command", "L7", "2 ends", LAUNCH "--nproc-per-node 2" ENDS(2)),
+    LAUNCHED("launcher.places", "L7", "6 places",
+             LAUNCH
+             "--nproc-per-node 6 --local-nodes 2 --log-dir $F -- sh -c 'echo $RANK $WORLD_SIZE "
+             "$LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK' || exit 9; "
+             "for R in 0 1 2 3 4 5; do L=$(cat $F/rank$R.log | tr '\\n' ';'); "
+             "[ \"$L\" = \"$R 6 $((R % 3)) 3 $((R / 3));\" ] || { echo \"rank$R.log holds '$L'\"; "
+             "exit 1; }; done; echo 6 places"),
     /* one address, port and secret for all ranks of a job; another job's secret is another */
-    {"secret",
-     LAUNCH "--nproc-per-node 3 -- sh -c 'echo $MASTER_ADDR $MASTER_PORT $LS_TOKEN >> '$F; "
-            "{bin}/lockstep-launch -- sh -c 'echo $LS_TOKEN >> '$F; "
-            "[ $(sort -u $F | wc -l) = 2 ] && [ $(wc -l < $F) = 4 ] && "
-            "[ $(grep -c '^127.0.0.1 [0-9]* [0-9a-f]*$' $F) = 3 ] && "
-            "[ $(awk '{print $NF}' $F | sort -u | wc -l) = 2 ] || { cat $F; exit 1; }; "
-            "echo 2 secrets",
-     "2 secrets"},
+    LAUNCHED("launcher.secret", "L7", "2 secrets",
+             LAUNCH "--nproc-per-node 3 -- sh -c 'echo $MASTER_ADDR $MASTER_PORT $LS_TOKEN >> '$F; "
+                    "{bin}/lockstep-launch -- sh -c 'echo $LS_TOKEN >> '$F; "
+                    "[ $(sort -u $F | wc -l) = 2 ] && [ $(wc -l < $F) = 4 ] && "
+                    "[ $(grep -c '^127.0.0.1 [0-9]* [0-9a-f]*$' $F) = 3 ] && "
+                    "[ $(awk '{print $NF}' $F | sort -u | wc -l) = 2 ] || { cat $F; exit 1; }; "
+                    "echo 2 secrets"),
 };
 
-/* The launcher ends with 0 and rank 0's log says `data`. */
-static void judge_launched(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    ls_ending want = {{0}, 1, row->data, true, NULL};
-    ls_endings_judge(&want, job, out);
-}
-
-static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    ls_endings_judge(row->data, job, out);
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
-
-#define JOB "resnet8 O0 b0.05 "
 
 static const ls_row rows[] = {
     /* 100,000 steps must not end before the rank is killed; a Python trainer on a busy machine
      * starts slowly */
     {"launch.kill.rank[0|1|2]", "L1", judge_killed, "O0 w3 b0.1 steps=100000 kill=$1:3 limit=130",
      .judges_outcome = true},
-    /* not the subject's: the commands are sh's own */
-    {"launch.logs.two-nodes", "L6", judge_launched, JOB "shell", "4 logs", TWO_NODES,
-     .inside = true, .judges_outcome = true},
+    LAUNCHED("logs.two-nodes", "L6", "4 logs", TWO_NODES),
+    {"launch.place.dist.spawn", "L9", judge_spawned, JOB "w2 shell", .script = SPAWN},
+    {"launch.place.dist.gpu-on-cpu", "L9", judge_gpu, JOB "w2 --gpu=1 --device=cpu"},
 };
 
 void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -473,30 +407,6 @@ void ls_launch_cases(const ls_case_settings *settings, ls_case_list *list)
                        "launch.place.%s: " JOB "w%d n%d %s", p->id, p->world, p->nodes,
                        p->script != NULL ? "shell" : "");
     }
-    ls_rows_format(list, settings,
-                   &(ls_row){.requirement = "L9", .judge = judge_spawned, .script = SPAWN},
-                   "launch.place.dist.spawn: " JOB "w2 shell");
-    ls_rows_format(list, settings, &(ls_row){.requirement = "L9", .judge = judge_gpu},
-                   "launch.place.dist.gpu-on-cpu: " JOB "w2 --gpu=1 --device=cpu");
-    for (size_t i = 0; i < sizeof launched / sizeof *launched; i++) {
-        const struct launched *l = &launched[i];
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = "L7",
-                                 .judge = judge_launched,
-                                 .data = l->says,
-                                 .script = l->script,
-                                 .inside = true,
-                                 .judges_outcome = true},
-                       "launch.launcher.%s: " JOB "shell", l->id);
-    }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const struct refused *r = &refused[i];
-        ls_rows_format(list, settings,
-                       &(ls_row){.requirement = r->requirement,
-                                 .judge = judge_refused,
-                                 .data = &r->end,
-                                 .script = r->script,
-                                 .judges_outcome = true},
-                       "launch.refuse.%s: " JOB "w%d shell %s", r->id, r->world, r->options);
-    }
+    LS_ROWS(list, settings, launched);
+    LS_ROWS(list, settings, refused);
 }

@@ -34,27 +34,6 @@ static void judge_spoilt(const ls_case *row, const ls_record *job, ls_verdict *o
     ls_verdict_pass(out, job->world, "%s", line);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
-
-/* The last of the row's jobs: exit code 2, one line that names `data`, nothing written. */
-static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const char *option = row->data;
-    const ls_record *last = &job[row->job_count - 1];
-    char line[240];
-    ls_record_last_line(last, 0, line, (int)sizeof line);
-    bool ended = last->state != LS_RECORD_KILLED && last->state != LS_RECORD_TIMED_OUT;
-    int code = last->state == LS_RECORD_DONE ? 0 : last->code;
-    bool stepped = ls_record_find_step(&last->rank[0], 1) != NULL || last->rank[0].step_count > 0;
-    if (!ended || code != 2 || stepped || line[0] == '\0') {
-        ls_verdict_fail(out, "%s: exit code %d, expected 2, one line and no step: %s", option, code,
-                        line);
-    } else if (strstr(line, option) == NULL) {
-        ls_verdict_fail(out, "the line does not name %s: %s", option, line);
-    }
-    ls_verdict_pass(out, 1, "%s", line);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 enum { RESNET8_ELEMENTS = 75290 }; /* parameters of the 6n+2 network with n = 1, 10 classes */
@@ -80,9 +59,16 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define REFUSED "resnet8 O0 steps=1 "
-#define SAVED REFUSED "--optimizer=adam --save={self}/checkpoint.safetensors | resnet8 O0 steps=2 "
+#define ONE "resnet8 O0 steps=1 "
+#define SAVED ONE "--optimizer=adam --save={self}/checkpoint.safetensors | resnet8 O0 steps=2 "
 #define RESUME " --resume={job:0}/checkpoint.safetensors"
+
+/* One line that names the option, and no step. */
+#define UNSTEPPED(option) LS_ENDING({LS_ERR_USAGE}, 1, option, .unstepped = true)
+#define REFUSED(id, job, option)                                                                   \
+    {                                                                                              \
+        "optim.refused." id, "Z12", ls_endings_row, job, UNSTEPPED(option), .judges_outcome = true \
+    }
 
 static const ls_row rows[] = {
     {"optim.[adam|lamb].spoilt.o0", "Z11", judge_spoilt,
@@ -91,27 +77,20 @@ static const ls_row rows[] = {
     {"optim.[adamw|lars].spoilt.o2", "Z11", judge_spoilt,
      "resnet8 O2 w2 b0.05 lr=0.01 steps=4 --optimizer=$1 --overflow-at=2:1",
      .judges_outcome = true},
-    {"optim.refused.name", "Z12", judge_refused, REFUSED "--optimizer=rmsprop", "--optimizer",
-     .judges_outcome = true},
-    {"optim.refused.[betas-one=0.9,1|betas-negative=-0.1,0.9|betas-single=0.9]", "Z12",
-     judge_refused, REFUSED "--optimizer=adam --betas=$1", "--betas", .judges_outcome = true},
-    {"optim.refused.eps-zero", "Z12", judge_refused, REFUSED "--optimizer=adam --eps=0", "--eps",
-     .judges_outcome = true},
-    {"optim.refused.trust-zero", "Z12", judge_refused, REFUSED "--optimizer=lars --trust=0",
-     "--trust", .judges_outcome = true},
-    {"optim.refused.norm-negative", "Z12", judge_refused,
-     REFUSED "--optimizer=lamb --max-grad-norm=-1", "--max-grad-norm", .judges_outcome = true},
-    {"optim.refused.decay-negative", "Z12", judge_refused, REFUSED "--weight-decay=-0.1",
-     "--weight-decay", .judges_outcome = true},
-    {"optim.refused.momentum-negative", "Z12", judge_refused, REFUSED "--momentum=-0.1",
-     "--momentum", .judges_outcome = true},
-    {"optim.refused.lr-nan", "Z12", judge_refused, REFUSED "--lr=nan", "--lr",
-     .judges_outcome = true},
-    {"optim.refused.[nesterov-adam=--optimizer=adam|nesterov-no-momentum=--momentum=0]", "Z12",
-     judge_refused, REFUSED "$1 --nesterov", "--nesterov", .judges_outcome = true},
+    REFUSED("name", ONE "--optimizer=rmsprop", "--optimizer"),
+    REFUSED("[betas-one=0.9,1|betas-negative=-0.1,0.9|betas-single=0.9]",
+            ONE "--optimizer=adam --betas=$1", "--betas"),
+    REFUSED("eps-zero", ONE "--optimizer=adam --eps=0", "--eps"),
+    REFUSED("trust-zero", ONE "--optimizer=lars --trust=0", "--trust"),
+    REFUSED("norm-negative", ONE "--optimizer=lamb --max-grad-norm=-1", "--max-grad-norm"),
+    REFUSED("decay-negative", ONE "--weight-decay=-0.1", "--weight-decay"),
+    REFUSED("momentum-negative", ONE "--momentum=-0.1", "--momentum"),
+    REFUSED("lr-nan", ONE "--lr=nan", "--lr"),
+    REFUSED("[nesterov-adam=--optimizer=adam|nesterov-no-momentum=--momentum=0]",
+            ONE "$1 --nesterov", "--nesterov"),
     /* a checkpoint's moments are another optimizer's */
-    {"optim.refused.resume-[sgd|lamb]", "F5", judge_refused, SAVED "--optimizer=$1" RESUME,
-     "optimizer", .judges_outcome = true},
+    {"optim.refused.resume-[sgd|lamb]", "F5", ls_endings_row, SAVED "--optimizer=$1" RESUME,
+     UNSTEPPED("optimizer"), .judges_outcome = true},
     {"optim.memory.sgd-plain", "Z13", judge_memory, "resnet8 O2 steps=1 --momentum=0",
      &(const int){0}},
     {"optim.memory.[sgd=--momentum=0.9|lars=--optimizer=lars]", "Z13", judge_memory,

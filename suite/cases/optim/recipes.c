@@ -288,20 +288,17 @@ static void judge_overflow(const ls_case *row, const ls_record *job, ls_verdict 
     }
 }
 
-static const struct refusal {
-    const char *name, *options, *says;
-} refusals[] = {
-    {"unknown", "--group=layer9:wd=0", "layer9:wd=0"},
-    {"shadowed", "--group=fc:wd=0 --group=^fc:wd=1", "groups before it"},
-    {"shadowed-bn", "--group=bn|bias:wd=0 --no-bn-decay", "groups before it"},
-};
+#define REFUSED(id, options, says)                                                       \
+    {                                                                                    \
+        "optim.group.refused." id, "Z17", ls_endings_row, "resnet8 O0 steps=1 " options, \
+            LS_REFUSAL(says), .judges_outcome = true                                     \
+    }
 
-static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct refusal *r = row->data;
-    ls_ending want = {{LS_ERR_USAGE}, 1, r->says, true, NULL};
-    ls_endings_judge(&want, job, out);
-}
+static const ls_row refused[] = {
+    REFUSED("unknown", "--group=layer9:wd=0", "layer9:wd=0"),
+    REFUSED("shadowed", "--group=fc:wd=0 --group=^fc:wd=1", "groups before it"),
+    REFUSED("shadowed-bn", "--group=bn|bias:wd=0 --no-bn-decay", "groups before it"),
+};
 
 static const struct recipe *no_bn_decay(void)
 {
@@ -329,14 +326,7 @@ void ls_recipes_cases(const ls_case_settings *settings, ls_case_list *list)
                    "optim.no-bn-decay.resnet18.o2.w2: resnet18 O2 w2 b1 image=32 batch=8 steps=1 "
                    "dump=1 dump-ranks=0 %s",
                    no_bn_decay()->options);
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const ls_row refused = {.requirement = "Z17",
-                                .judge = judge_refused,
-                                .data = &refusals[i],
-                                .judges_outcome = true};
-        ls_rows_format(list, settings, &refused, "optim.group.refused.%s: resnet8 O0 steps=1 %s",
-                       refusals[i].name, refusals[i].options);
-    }
+    LS_ROWS(list, settings, refused);
     const ls_row norm = {.requirement = "Z14", .judge = judge_recipe, .data = &recipes[0]};
     ls_rows_format(list, settings, &norm,
                    "optim.clip-norm.torch.o0.w3: resnet8 O0 w3 b0.05 torch steps=3 dump=1,2,3 "

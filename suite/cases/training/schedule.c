@@ -256,20 +256,6 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
                     row->job[0].steps, (long long)elements);
 }
 
-/* A wrong value is one line, exit code 2, and nothing is written. */
-static void judge_refused(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    char line[400];
-    ls_record_last_line(job, 0, line, (int)sizeof line);
-    bool ended = job->state != LS_RECORD_KILLED && job->state != LS_RECORD_TIMED_OUT;
-    int code = job->state == LS_RECORD_DONE ? 0 : job->code;
-    if (!ended || code != 2 || job->rank[0].has_events || line[0] == '\0') {
-        ls_verdict_fail(out, "%s: exit code %d, expected 2 and one line: %s", row->job[0].extra,
-                        code, line);
-    }
-    ls_verdict_pass(out, 1, "%s", line);
-}
-
 /* ---- in epochs, from inside ------------------------------------------------------------------ */
 
 typedef struct epochs {
@@ -418,7 +404,8 @@ static const ls_row rows[] = {
      "step:4s:1.5|descending=multistep:7s,3s:0.1|"
      "mixed-units=multistep:3,7s:0.1|warmup-alone=warmup:5s|unknown=linear:5s|"
      "trailing=cosine:10s:]",
-     "H6", judge_refused, "resnet8 O0 steps=1 --schedule=$1", .judges_outcome = true},
+     "H6", ls_endings_row, "resnet8 O0 steps=1 --schedule=$1", LS_REFUSAL("--schedule"),
+     .judges_outcome = true},
 };
 
 void ls_schedule_cases(const ls_case_settings *settings, ls_case_list *list)
