@@ -126,6 +126,9 @@ void ls_verdict_cause(ls_verdict *verdict, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const char *unit,
                          const char *limit_from);
+/* The same for the worst of several values: a NaN, or the largest. True for one within the limit.
+ */
+bool ls_verdict_worst(ls_verdict *verdict, double value, const ls_tol *limit, const char *unit);
 /* True when the job's end decides the case: CRASH with rank and signal, TIMEOUT, UNSUPPORTED,
  * INFRA. */
 bool ls_verdict_of_outcome(const ls_record *record, ls_verdict *out);

@@ -200,6 +200,25 @@ double *ls_dumps_values(const ls_dumpfile_entry *entry)
     return value;
 }
 
+int ls_dumps_same(const ls_dumpfile *from, const char *from_group, const ls_dumpfile *to,
+                  const char *to_group, const char *who, const char *why, ls_verdict *out)
+{
+    int compared = 0;
+    size_t length = strlen(from_group);
+    for (int i = 0; from != NULL && to != NULL && i < ls_dumpfile_count(from); i++) {
+        const ls_dumpfile_entry *entry = ls_dumpfile_at(from, i);
+        if (strncmp(entry->name, from_group, length) != 0) {
+            continue;
+        }
+        compared++;
+        const char *rest = entry->name + length;
+        if (!ls_dumpfile_equal(entry, ls_dumpfile_findf(to, "%s%s", to_group, rest))) {
+            ls_verdict_fail(out, "%s: %s%s %s", who, to_group, rest, why);
+        }
+    }
+    return compared;
+}
+
 const char *ls_dumps_next_param(const ls_dumpfile *file, int *at)
 {
     while (*at < ls_dumpfile_count(file)) {

@@ -167,3 +167,34 @@ void ls_judge_resume(const ls_case *row, const ls_record *job, ls_verdict *out)
     ls_verdict_pass(out, compared, "saved at %d, resumed to %d: %d digests equal to the last bit",
                     saved_at, last, compared);
 }
+
+void ls_judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const ls_judge_difference *allowed = row->data;
+    bool resumed = row->job_count == 3;
+    int compared = ls_judge_runs(&job[0], &job[resumed ? 2 : 1], resumed ? row->job[1].steps : 0,
+                                 LS_JUDGE_EVERYTHING & ~allowed->digests, out);
+    ls_verdict_pass(out, compared, "%d digests equal to the last bit: %s", compared, allowed->text);
+}
+
+ls_compare_optim_result ls_judge_update(const ls_dumpfile *file, const ls_update_rule *rule,
+                                        int64_t step, bool skipped, ls_verdict *out)
+{
+    static const ls_tol formula =
+        LS_TOL(1, "twice what f32's roundings can add up to in this formula, per element");
+    ls_compare_checks checks = {0};
+    ls_compare_optim_result result = {0};
+    ls_status status = ls_compare_optim_step(file, rule, skipped, &checks, &result);
+    if (status == LS_OK && checks.count > 0) {
+        ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
+        (void)ls_diagnose_step(file, rule, skipped, out->cause, (int)sizeof out->cause);
+    } else if (status != LS_OK || !result.judged) {
+        ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
+                       "step %d cannot be judged: %s", (int)step,
+                       status == LS_OK ? result.why : ls_status_name(status));
+    }
+    if (!skipped) {
+        (void)ls_verdict_worst(out, result.ratio, &formula, "x limit");
+    }
+    return result;
+}

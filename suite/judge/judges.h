@@ -39,6 +39,22 @@ enum {
 int ls_judge_runs(const ls_record *a, const ls_record *b, int64_t after, unsigned mask,
                   ls_verdict *out);
 
+/* row->data of ls_judge_same. */
+typedef struct ls_judge_difference {
+    unsigned digests; /* that may differ, 1u << ls_record_digest each */
+    const char *text; /* what the runs differ in */
+} ls_judge_difference;
+#define LS_JUDGE_DIFFERENCE(digests, text) (&(const ls_judge_difference){digests, text})
+#define LS_JUDGE_SAME(text) LS_JUDGE_DIFFERENCE(0, text)
+/* Two runs that are equal to the last bit, steps and all; or job: 0 uninterrupted, 1 saved at its
+ * last step, 2 resumed from there. */
+ls_case_judge ls_judge_same;
+
+/* Judges the update of a dumped step by `rule`: FAIL with a cause, UNSUPPORTED where the dump does
+ * not say enough. */
+ls_compare_optim_result ls_judge_update(const ls_dumpfile *file, const ls_update_rule *rule,
+                                        int64_t step, bool skipped, ls_verdict *out);
+
 /* Checks that every subject must pass in every case: each rank has a complete record that counts
  * its steps to the end and was made with the requested options (protocol.md).
  * True, and FAIL set, if the records of a job that ended well break the protocol; WEAK where a
@@ -128,6 +144,11 @@ ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry);
 const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type);
 /* The elements; the caller frees them. */
 double *ls_dumps_values(const ls_dumpfile_entry *entry);
+/* Tensors of `from` under from_group ("buffer/"), each of which must be there under to_group in
+ * `to`, bit for bit: else FAIL with `who` in front and `why` behind its name. Returns how many
+ * there are; 0 where either file is NULL. */
+int ls_dumps_same(const ls_dumpfile *from, const char *from_group, const ls_dumpfile *to,
+                  const char *to_group, const char *who, const char *why, ls_verdict *out);
 /* The names below "param/", one after another, then NULL. *at starts at 0. */
 const char *ls_dumps_next_param(const ls_dumpfile *file, int *at);
 

@@ -1,5 +1,6 @@
 #include "suite/suite.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -70,6 +71,14 @@ void ls_verdict_measured(ls_verdict *verdict, double value, double limit, const 
     verdict->limit = limit;
     ls_text_put(verdict->unit, sizeof verdict->unit, "%s", unit);
     ls_text_put(verdict->limit_from, sizeof verdict->limit_from, "%s", limit_from);
+}
+
+bool ls_verdict_worst(ls_verdict *verdict, double value, const ls_tol *limit, const char *unit)
+{
+    if (!verdict->measured || (!isnan(verdict->value) && !(value <= verdict->value))) {
+        ls_verdict_measured(verdict, value, limit->value, unit, limit->why);
+    }
+    return value <= limit->value;
 }
 
 static void set_unsupported(const ls_record *record, ls_verdict *out)
