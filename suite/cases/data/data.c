@@ -432,35 +432,8 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_verdict_pass(out, compared, "%d samples of %d ranks in torch's order", compared, job->world);
 }
 
-/* ---- what must not change a bit -------------------------------------------------------------- */
-
-/* Digests of the common steps of two jobs. */
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    int compared = 0;
-    const char *what = row->data;
-    const ls_record *a = &job[0], *b = &job[row->job_count - 1];
-    for (int rank = 0; rank < a->world; rank++) {
-        for (int i = 0; i < b->rank[rank].step_count; i++) {
-            const ls_record_step *two = &b->rank[rank].step[i];
-            const ls_record_step *one = ls_record_find_step(&a->rank[rank], two->step);
-            if (two->loss_bits[0] == '\0' && two->digest[LS_RECORD_PARAM][0] == '\0') {
-                ls_verdict_set(out, LS_UNSUPPORTED, "rank=%d step %d: neither loss_bits nor digest",
-                               rank, (int)two->step);
-            }
-            if (one == NULL || strcmp(one->loss_bits, two->loss_bits) != 0 ||
-                strcmp(one->digest[LS_RECORD_PARAM], two->digest[LS_RECORD_PARAM]) != 0) {
-                ls_verdict_fail(out, "rank=%d step %d: other loss or parameters: %s", rank,
-                                (int)two->step, what);
-            }
-            compared++;
-        }
-    }
-    if (compared == 0) {
-        ls_verdict_fail(out, "no step to compare");
-    }
-    ls_verdict_pass(out, compared, "%d steps equal to the last bit: %s", compared, what);
-}
+/* ---- steps of an epoch ------------------------------------------------------------------------
+ */
 
 /* Passes over the data or steps, whichever are over first; 25 images a rank are 6 steps of 4, or 3
  * of two micro-steps. */
@@ -527,7 +500,9 @@ static void judge_sizes(const ls_case *row, const ls_record *job, ls_verdict *ou
     STRAIGHT " | " FOLDER "w2 steps=" #after                                 \
              " --workers=0 --save={self}/checkpoint.safetensors | " STRAIGHT \
              " --resume={job:1}/checkpoint.safetensors"
-#define RESUMED(after) "resumed after step " after " of an epoch of 6", MAKE
+/* Losses and parameters must not change a bit. */
+#define SAME(text) LS_JUDGE_DIFFERENCE(~(1u << LS_RECORD_PARAM), text), MAKE
+#define RESUMED(after) SAME("resumed after step " after " of an epoch of 6")
 
 static const ls_row rows[] = {
     {"data.sampler.golden", "I1", judge_golden},
@@ -552,10 +527,10 @@ static const ls_row rows[] = {
      MAKE},
     {"data.epochs.steps-alone", "I21", judge_ends, FOLDER "w2 steps=14 --print-freq=0",
      &(const int){14}, MAKE},
-    {"data.workers.1", "I7", judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=1",
-     "no loader thread and 1", MAKE},
-    {"data.workers.4", "I7", judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=4",
-     "no loader thread and 4", MAKE},
+    {"data.workers.1", "I7", ls_judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=1",
+     SAME("no loader thread and 1")},
+    {"data.workers.4", "I7", ls_judge_same, STRAIGHT " | " FOLDER "w2 steps=9 --workers=4",
+     SAME("no loader thread and 4")},
     {"data.workers.split.[w1=w1 --workers=3|w2=w2 --workers=5|w3=w3 --workers=7]", "I26",
      judge_share, "resnet8 O0 b0.05 steps=1 $1", &(const struct share){3, DEPENDS}},
     {"data.workers.split.default.w2", "I26", judge_share, "resnet8 O0 w2 b0.05 steps=1",
@@ -565,9 +540,9 @@ static const ls_row rows[] = {
     {"data.workers.split.many.w2", "I26", judge_share, "resnet8 O0 w2 b0.05 steps=1 --workers=512",
      &(const struct share){256, WARNS}},
     /* within an epoch, at its end and after it */
-    {"data.resume.step3", "I8", judge_same, RESUME(3), RESUMED("3")},
-    {"data.resume.step6", "I8", judge_same, RESUME(6), RESUMED("6")},
-    {"data.resume.step7", "I8", judge_same, RESUME(7), RESUMED("7")},
+    {"data.resume.step3", "I8", ls_judge_same, RESUME(3), RESUMED("3")},
+    {"data.resume.step6", "I8", ls_judge_same, RESUME(6), RESUMED("6")},
+    {"data.resume.step7", "I8", ls_judge_same, RESUME(7), RESUMED("7")},
 };
 
 static const ls_row of_devices[] = {

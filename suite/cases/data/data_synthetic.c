@@ -35,10 +35,7 @@ static void judge_classes(const ls_case *row, const ls_record *job, ls_verdict *
     }
     for (int c = 0; c < classes && out->code == LS_PASS; c++) {
         double off = fabs(count[c] - want) / spread;
-        if (!out->measured || off > out->value) {
-            ls_verdict_measured(out, off, often.value, "deviations", often.why);
-        }
-        if (off > often.value) {
+        if (!ls_verdict_worst(out, off, &often, "deviations")) {
             ls_verdict_fail(out, "class %d of %d has %d of %d images, expected about %d", c,
                             classes, count[c], DRAWS * classes, DRAWS);
         }
@@ -85,8 +82,7 @@ static void judge_synthetic(const ls_case *row, const ls_record *job, ls_verdict
     }
     ls_loader_close(loader);
     double mean = squares / DRAWN;
-    ls_verdict_measured(out, mean, alike.value, "", alike.why);
-    if (mean > alike.value) {
+    if (!ls_verdict_worst(out, mean, &alike, "")) {
         ls_verdict_fail(out, "red and green of an image are alike: %.3f", mean);
     }
     ls_verdict_pass(out, DRAWN, "likeness of two channels over %d images: %.3f", (int)DRAWN, mean);

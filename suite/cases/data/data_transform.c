@@ -102,8 +102,7 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
     }
     double d = distance(ours, DRAWS, ours + DRAWS, MODEL_DRAWS);
     free(ours);
-    ls_verdict_measured(out, d, apart.value, "", apart.why);
-    if (d > apart.value) {
+    if (!ls_verdict_worst(out, d, &apart, "")) {
         ls_verdict_fail(out, "%s of %d crops is %.4f from RandomResizedCrop's, limit %.4f",
                         feature_name[which], DRAWS, d, apart.value);
     }
@@ -184,8 +183,7 @@ static void judge_flip(const ls_case *row, const ls_record *job, ls_verdict *out
         }
         worst = fmax(worst, fabs((double)flips / DRAWS - 0.5));
     }
-    ls_verdict_measured(out, worst, coin.value, "", coin.why);
-    if (worst > coin.value) {
+    if (!ls_verdict_worst(out, worst, &coin, "")) {
         ls_verdict_fail(out, "the share of flips is %.4f away from a half", worst);
     } else {
         ls_verdict_pass(out, 4 * DRAWS, "the share of flips is within %.4f of a half", worst);
@@ -203,8 +201,7 @@ static void judge_flip_again(const ls_case *row, const ls_record *job, ls_verdic
         same += one == ls_transform_draw(seeds ? 12 : 11, seeds ? 0 : 1, i, 40, 30).flip;
     }
     double off = fabs((double)same / DRAWS - 0.5);
-    ls_verdict_measured(out, off, coin.value, "", coin.why);
-    if (off > coin.value) {
+    if (!ls_verdict_worst(out, off, &coin, "")) {
         ls_verdict_fail(out, "%d of %d images are flipped as in the %s before", same, DRAWS,
                         seeds ? "seed" : "epoch");
     } else {

@@ -5,27 +5,9 @@
 
 #include "suite/judge/judges.h"
 
-enum {
-    VALUES =
-        1 << LS_RECORD_GRAD | 1 << LS_RECORD_PARAM | 1 << LS_RECORD_MASTER | 1 << LS_RECORD_STATE,
-    ALL = VALUES | 1 << LS_RECORD_BUFFER | 1 << LS_RECORD_SCALER,
-};
-
-static const struct same {
-    unsigned mask;
-    const char *text;
-} values = {VALUES, "losses, gradients, parameters and moments"},
-  all = {ALL, "losses and all digests"};
-
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct same *same = row->data;
-    int compared = ls_judge_runs(&job[0], &job[1], 0, same->mask, out);
-    if (compared == 0) {
-        ls_verdict_set(out, LS_WEAK, "no digests were given");
-    }
-    ls_verdict_pass(out, compared, "%s: %d digests equal to the last bit", same->text, compared);
-}
+static const ls_judge_difference values = {1u << LS_RECORD_BUFFER | 1u << LS_RECORD_SCALER,
+                                           "losses, gradients, parameters and moments"},
+                                 all = {0, "losses and all digests"};
 
 /* Devices are shares of a CPU's cores, also in a run on a GPU. */
 #define ON "--device=cpu "
@@ -48,15 +30,15 @@ static const ls_row rows[] = {
      ON "$1 batch=12 dump=1,3 steps=3 --model-parallel --split-size=4"},
     {"baselines.stages.resnet18", "W2", ls_judge_gradients,
      ON "resnet18 O0 image=64 batch=8 dump=2 --model-parallel --split-size=4"},
-    {"baselines.exact.replicas.o[0|1]", "W3", judge_same,
+    {"baselines.exact.replicas.o[0|1]", "W3", ls_judge_same,
      ONE "O$1 accumulate=2 | " TWO "O$1 batch=8 --data-parallel=2", &values},
-    {"baselines.exact.stages.o[0|1|2|3]", "W3", judge_same,
+    {"baselines.exact.stages.o[0|1|2|3]", "W3", ls_judge_same,
      ONE "O$1 batch=8 | " TWO "O$1 batch=8 --model-parallel", &all},
-    {"baselines.exact.split.o[0|2]", "W3", judge_same,
+    {"baselines.exact.split.o[0|2]", "W3", ls_judge_same,
      ONE "O$1 accumulate=2 | " TWO "O$1 batch=8 --model-parallel --split-size=4", &all},
     /* a dynamic scale that falls: the overflow is in the last part */
     {"baselines.overflow.[replicas=--data-parallel=2|stages=--model-parallel --split-size=4]", "W4",
-     judge_same,
+     ls_judge_same,
      ONE "O1 scale=dynamic accumulate=2 --overflow-at=2 | " TWO
          "O1 scale=dynamic batch=8 --overflow-at=2 $1",
      &values},
@@ -67,10 +49,10 @@ static const ls_row rows[] = {
     {"baselines.unfused.[sgd=--optimizer=sgd|plain=--momentum=0|nesterov=--nesterov|"
      "adam=--optimizer=adam lr=0.001|adamw=--optimizer=adamw lr=0.001|"
      "groups=--optimizer=adam --group=bn:wd=0,lr-factor=0.5].[o0=O0|o2=O2]",
-     "Z18", judge_same, UPDATE " | " UPDATE " --unfused", &all},
-    {"baselines.unfused.skip.o2", "Z18", judge_same, SKIP " | " SKIP " --unfused", &all},
+     "Z18", ls_judge_same, UPDATE " | " UPDATE " --unfused", &all},
+    {"baselines.unfused.skip.o2", "Z18", ls_judge_same, SKIP " | " SKIP " --unfused", &all},
     /* tensors that threads share */
-    {"baselines.unfused.threads.o0", "Z18", judge_same, SHARED " | " SHARED " --unfused", &all},
+    {"baselines.unfused.threads.o0", "Z18", ls_judge_same, SHARED " | " SHARED " --unfused", &all},
 };
 
 void ls_baselines_cases(const ls_case_settings *settings, ls_case_list *list)

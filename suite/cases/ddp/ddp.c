@@ -5,32 +5,16 @@
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 
-/* What two runs differ in, and the digests that differ with it. */
-struct pair {
-    const char *text;
-    unsigned differs; /* 1u << ls_record_digest */
-};
-
-/* Two runs whose every step must be equal to the last bit, rank by rank. */
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const struct pair *pair = row->data;
-    unsigned mask = LS_JUDGE_EVERYTHING & ~pair->differs;
-    int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
-    ls_verdict_pass(out, compared, "%d digests of %d steps equal to the last bit: %s", compared,
-                    job[0].rank[0].step_count, pair->text);
-}
-
 #define LEVELS "o[0|1|2|3]"
 
-static const struct pair buckets = {"two ranks, one addition per element, whatever the buckets", 0},
-                         plain = {"a world of one and no DDP at all", 0},
-                         twice = {"the same command, run twice", 0},
-                         nodes = {"one node and two simulated ones", 0},
-                         scale = {"static scale 1024 and scale 1 in f32", 1u << LS_RECORD_SCALER},
-                         sum = {"the mean, and the sum at a rate that makes up",
-                                1u << LS_RECORD_GRAD | 1u << LS_RECORD_STATE},
-                         timed = {"a world of one with DDP and without", 0};
+static const ls_judge_difference
+    buckets = {0, "two ranks, one addition per element, whatever the buckets"},
+    plain = {0, "a world of one and no DDP at all"}, twice = {0, "the same command, run twice"},
+    nodes = {0, "one node and two simulated ones"},
+    scale = {1u << LS_RECORD_SCALER, "static scale 1024 and scale 1 in f32"},
+    sum = {1u << LS_RECORD_GRAD | 1u << LS_RECORD_STATE,
+           "the mean, and the sum at a rate that makes up"},
+    timed = {0, "a world of one with DDP and without"};
 
 static const ls_row rows[] = {
     {"ddp.lockstep[|.sync=sync]." LEVELS ".w[2|3|4]", "D1", ls_judge_lockstep,
@@ -39,25 +23,25 @@ static const ls_row rows[] = {
     {"ddp.deadline.w2", "D1", ls_judge_lockstep, "O2 w2 b0.1 dump=1,2 --timeout=15"},
     /* a race may show once in fifty steps: it gets two hundred */
     {"ddp.long.o[0|2].w2", "D1", ls_judge_lockstep, "resnet8 O$1 w2 b0.05 steps=200"},
-    {"ddp.buckets.w2.[b0.02mb=b0.02|b0.5mb=b0.5|delay]." LEVELS, "D2", judge_same,
+    {"ddp.buckets.w2.[b0.02mb=b0.02|b0.5mb=b0.5|delay]." LEVELS, "D2", ls_judge_same,
      "O$2 w2 b0.1 steps=4 | O$2 w2 $1 steps=4", &buckets},
     /* --comm=self: buckets and reduction are in use */
-    {"ddp.world1." LEVELS, "D3", judge_same,
+    {"ddp.world1." LEVELS, "D3", ls_judge_same,
      "O$1 b0.1 steps=4 --comm=self | O$1 b0.1 steps=4 alone", &plain},
-    {"ddp.twice.w3." LEVELS, "D4", judge_same, "O$1 w3 b0.1 steps=4 | O$1 w3 b0.1 steps=4 repeat=1",
-     &twice},
-    {"ddp.nodes.w2." LEVELS, "D5", judge_same, "O$1 w2 b0.1 steps=4 | O$1 w2 n2 b0.1 steps=4",
+    {"ddp.twice.w3." LEVELS, "D4", ls_judge_same,
+     "O$1 w3 b0.1 steps=4 | O$1 w3 b0.1 steps=4 repeat=1", &twice},
+    {"ddp.nodes.w2." LEVELS, "D5", ls_judge_same, "O$1 w2 b0.1 steps=4 | O$1 w2 n2 b0.1 steps=4",
      &nodes},
-    {"ddp.scale.w2.o0", "D6", judge_same,
+    {"ddp.scale.w2.o0", "D6", ls_judge_same,
      "O0 w2 b0.1 steps=4 scale=1 | O0 w2 b0.1 steps=4 scale=1024", &scale},
     /* Without the average the gradient is the sum, of two ranks twice the mean: half the rate takes
      * the same steps, bit for bit. Divided by 4 before the sum and by nothing after it, it is half
      * the mean. */
-    {"average.none.[apex=|torch].o0.w2", "D9", judge_same,
+    {"average.none.[apex=|torch].o0.w2", "D9", ls_judge_same,
      "O0 w2 b0.1 steps=4 lr=0.0625 $1 --weight-decay=0 | "
      "O0 w2 b0.1 steps=4 lr=0.03125 $1 --weight-decay=0 --average=none",
      &sum},
-    {"average.none.predivide.[apex=|torch].o0.w2", "D9", judge_same,
+    {"average.none.predivide.[apex=|torch].o0.w2", "D9", ls_judge_same,
      "O0 w2 b0.1 steps=4 lr=0.0625 $1 --weight-decay=0 | "
      "O0 w2 b0.1 steps=4 lr=0.125 $1 --weight-decay=0 --average=none --predivide=4",
      &sum},
@@ -65,7 +49,7 @@ static const ls_row rows[] = {
 
 /* On a CPU's units for bf16. */
 static const ls_row native[] = {
-    {"ddp.twice.native.bf16.w3.[o1=O1|o2=O2|o3=O3]", "D4", judge_same,
+    {"ddp.twice.native.bf16.w3.[o1=O1|o2=O2|o3=O3]", "D4", ls_judge_same,
      "$1 bf16 w3 b0.1 steps=4 --half-math=native | "
      "$1 bf16 w3 b0.1 steps=4 repeat=1 --half-math=native",
      &twice},
@@ -100,9 +84,10 @@ static void add_timed_world1(const ls_case_settings *settings, ls_case_list *lis
                               repeated[] = {ls_matrix_deterministic(without, 4),
                                             ls_matrix_deterministic(own, 4), *without, *own};
                 const ls_spec *jobs = own->engines ? repeated : timed_ones;
-                ls_rows_specs(list, settings,
-                              &(ls_row){.requirement = "D3", .judge = judge_same, .data = &timed},
-                              jobs, own->engines ? 4 : 2, "ddp.timed.world1.o%d", own->level);
+                ls_rows_specs(
+                    list, settings,
+                    &(ls_row){.requirement = "D3", .judge = ls_judge_same, .data = &timed}, jobs,
+                    own->engines ? 4 : 2, "ddp.timed.world1.o%d", own->level);
             }
         }
     }

@@ -6,15 +6,6 @@
 
 #include "suite/judge/judges.h"
 
-/* ---- equal runs ------------------------------------------------------------------------------ */
-
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    int compared = ls_judge_runs(&job[0], &job[1], 0, LS_JUDGE_EVERYTHING, out);
-    ls_verdict_pass(out, compared, "%d digests equal to the last bit: %s", compared,
-                    (const char *)row->data);
-}
-
 /* ---- gradients that stay local --------------------------------------------------------------- */
 
 /* Returns the number of parameters compared. */
@@ -122,26 +113,28 @@ static const ls_row rows[] = {
     {"hooks.gradient.[" VARIANTS "]", "D13", ls_judge_gradients, "resnet8 dump=1,2 $1"},
     {"hooks.lockstep.[" VARIANTS "]", "D13", ls_judge_lockstep, "resnet8 dump=1,2 $1"},
     /* each hook is what single options ask for */
-    {"hooks.same.allreduce.torch.o[0|2]", "D13", judge_same,
-     RUN "torch | " RUN "torch --comm-hook=allreduce", "allreduce and torch's own reduction"},
-    {"hooks.same.allreduce.apex.o[0|2]", "D13", judge_same,
-     RUN "--average=pre | " RUN "--comm-hook=allreduce", "allreduce and --average pre"},
-    {"hooks.same.fp16.o[0|1|2]", "D13", judge_same,
+    {"hooks.same.allreduce.torch.o[0|2]", "D13", ls_judge_same,
+     RUN "torch | " RUN "torch --comm-hook=allreduce",
+     LS_JUDGE_SAME("allreduce and torch's own reduction")},
+    {"hooks.same.allreduce.apex.o[0|2]", "D13", ls_judge_same,
+     RUN "--average=pre | " RUN "--comm-hook=allreduce",
+     LS_JUDGE_SAME("allreduce and --average pre")},
+    {"hooks.same.fp16.o[0|1|2]", "D13", ls_judge_same,
      RUN "--average=pre --compress=fp16 | " RUN "--comm-hook=fp16_compress",
-     "fp16_compress and --average pre --compress fp16"},
-    {"hooks.same.bf16.o[0|1]", "D13", judge_same,
+     LS_JUDGE_SAME("fp16_compress and --average pre --compress fp16")},
+    {"hooks.same.bf16.o[0|1]", "D13", ls_judge_same,
      RUN "torch --compress=bf16 | " RUN "torch --comm-hook=bf16_compress",
-     "bf16_compress and --compress bf16 in torch's dialect"},
-    {"hooks.same.sum.[apex=|torch].o0", "D13", judge_same,
+     LS_JUDGE_SAME("bf16_compress and --compress bf16 in torch's dialect")},
+    {"hooks.same.sum.[apex=|torch].o0", "D13", ls_judge_same,
      "resnet8 w3 b0.05 steps=4 lr=0.01 $1 --average=none | "
      "resnet8 w3 b0.05 steps=4 lr=0.01 $1 --comm-hook=sum",
-     "sum and --average none"},
-    {"hooks.same.none.o[0|2]", "D13", judge_same, RUN "| " RUN "--comm-hook=none",
-     "no hook and nothing said"},
-    {"hooks.same.accumulated.[last=|each=--no-sync=False].w3", "D13", judge_same,
+     LS_JUDGE_SAME("sum and --average none")},
+    {"hooks.same.none.o[0|2]", "D13", ls_judge_same, RUN "| " RUN "--comm-hook=none",
+     LS_JUDGE_SAME("no hook and nothing said")},
+    {"hooks.same.accumulated.[last=|each=--no-sync=False].w3", "D13", ls_judge_same,
      "resnet8 O0 w3 b0.05 steps=4 accumulate=4 torch $1 | "
      "resnet8 O0 w3 b0.05 steps=4 accumulate=4 torch $1 --comm-hook=allreduce",
-     "allreduce and no hook, 4 micro-steps"},
+     LS_JUDGE_SAME("allreduce and no hook, 4 micro-steps")},
     {"hooks.local.o[0|2].w[2|3]", "D14", judge_local,
      "resnet8 O$1 w$2 b0.05 dump=1 --comm-hook=noop"},
     {"hooks.cast.fp16.o0.w2", "D15", judge_cast, ODD "--comm-hook=fp16_compress", &in_fp16},

@@ -70,32 +70,7 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
 
 /* ---- running statistics ---------------------------------------------------------------------- */
 
-static bool is_buffer(const char *name, const char *group, const char **rest)
-{
-    size_t length = strlen(group);
-    *rest = name + length;
-    return strncmp(name, group, length) == 0;
-}
-
-/* Every tensor of `from` under its group is that of `to` under the other, bit for bit. Returns how
- * many. */
-static int compare_buffers(const ls_dumpfile *from, const char *from_group, const ls_dumpfile *to,
-                           const char *to_group, const char *who, ls_verdict *out)
-{
-    int compared = 0;
-    const char *rest;
-    for (int i = 0; from != NULL && to != NULL && i < ls_dumpfile_count(from); i++) {
-        const ls_dumpfile_entry *entry = ls_dumpfile_at(from, i);
-        if (!is_buffer(entry->name, from_group, &rest)) {
-            continue;
-        }
-        compared++;
-        if (!ls_dumpfile_equal(entry, ls_dumpfile_findf(to, "%s%s", to_group, rest))) {
-            ls_verdict_fail(out, "%s: %s is not that of the rank whose it should be", who, rest);
-        }
-    }
-    return compared;
-}
+#define OTHER "is not that of the rank whose it should be"
 
 /* In torch's dialect every step but the first begins with the running statistics of the last rank
  * that has a batch, as they are after the step before. */
@@ -110,7 +85,7 @@ static void judge_sent(const ls_case *row, const ls_record *job, ls_verdict *out
             LS_TEXT(who, 48, "rank=%d step %d", rank, step);
             if (has_batch(in, rank, step)) {
                 ls_dumpfile *now = ls_dumps_open(job, step, rank, out);
-                compared += compare_buffers(before, "buffer/", now, "last_buffer/", who, out);
+                compared += ls_dumps_same(before, "buffer/", now, "last_buffer/", who, OTHER, out);
                 ls_dumpfile_close(now);
             }
         }
@@ -135,10 +110,10 @@ static void judge_end(const ls_case *row, const ls_record *job, ls_verdict *out)
         LS_TEXT(group, 48, "rank%d/buffer/", rank);
         LS_TEXT(who, 48, "rank=%d at the end", rank);
         compared +=
-            compare_buffers(dump, "buffer/", saved, rank == 0 ? "buffer/" : group, who, out);
+            ls_dumps_same(dump, "buffer/", saved, rank == 0 ? "buffer/" : group, who, OTHER, out);
     }
     if (saved != NULL && !ls_dumpfile_has(saved, "master/")) { /* next/ holds the masters */
-        compared += compare_buffers(dump, "next/", saved, "param/", "parameters", out);
+        compared += ls_dumps_same(dump, "next/", saved, "param/", "parameters", OTHER, out);
     }
     ls_dumpfile_close(dump);
     ls_dumpfile_close(saved);
@@ -191,17 +166,6 @@ static void judge_without(const ls_case *row, const ls_record *job, ls_verdict *
     ls_verdict_pass(out, job->world,
                     "each of %d ranks leaves with code %d and names the uneven inputs", job->world,
                     LS_ERR_PEER_LOST);
-}
-
-/* ---- equal runs ------------------------------------------------------------------------------ */
-
-/* Running statistics apart: with --join they are the last rank's, not rank 0's. */
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    unsigned mask = LS_JUDGE_EVERYTHING & ~(1u << LS_RECORD_BUFFER);
-    int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
-    (void)row;
-    ls_verdict_pass(out, compared, "%d digests equal to the last bit", compared);
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */
@@ -304,6 +268,11 @@ static void judge_once(const ls_case *row, const ls_record *job, ls_verdict *out
         .own = { __VA_ARGS__ } \
     }
 
+/* Running statistics apart. */
+#define EVEN                                    \
+    LS_JUDGE_DIFFERENCE(1u << LS_RECORD_BUFFER, \
+                        "with --join they are the last rank's, not rank 0's")
+
 static const ls_row rows[] = {
     {"join.gradient.[" VARIANTS "]", "D16", ls_judge_gradients, JUDGED},
     {"join.lockstep.[" VARIANTS "]", "D17", ls_judge_lockstep, JUDGED},
@@ -321,10 +290,10 @@ static const ls_row rows[] = {
      RESUMED "steps=4 | " RESUMED "steps=2 --save={self}/checkpoint.safetensors | " RESUMED
              "steps=4 --resume={job:1}/checkpoint.safetensors"},
     /* all ranks have as many batches: nothing changes */
-    {"join.even.[initial|active|throw].[apex=|torch].o2.w3", "D17", judge_same,
-     SMALL "O2 w3 $2 steps=3 | " SMALL "O2 w3 $2 steps=3 --join=$1"},
-    {"join.even.sync.o0.w2", "D17", judge_same,
-     SMALL "O0 w2 sync steps=3 | " SMALL "O0 w2 sync steps=3 --join=throw"},
+    {"join.even.[initial|active|throw].[apex=|torch].o2.w3", "D17", ls_judge_same,
+     SMALL "O2 w3 $2 steps=3 | " SMALL "O2 w3 $2 steps=3 --join=$1", EVEN},
+    {"join.even.sync.o0.w2", "D17", ls_judge_same,
+     SMALL "O0 w2 sync steps=3 | " SMALL "O0 w2 sync steps=3 --join=throw", EVEN},
     {"join.throw.first.w3", "D19", judge_throw, THROW "--steps-of-rank=2,4,4", INPUTS(2, 4, 4),
      .judges_outcome = true},
     {"join.throw.last.w3", "D19", judge_throw, THROW "torch --steps-of-rank=3,3,1", INPUTS(3, 3, 1),

@@ -66,14 +66,6 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
                     compared, size);
 }
 
-/* Two jobs, the same bits. */
-static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    int compared = ls_judge_runs(&job[0], &job[1], 0, LS_JUDGE_EVERYTHING, out);
-    ls_verdict_pass(out, compared, "%d digests equal to the last bit: %s", compared,
-                    (const char *)row->data);
-}
-
 /* Gradients against the oracle with statistics over groups. */
 static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
@@ -133,14 +125,15 @@ static const struct {
 };
 
 static const ls_row equal[] = {
-    {"syncbn.equal.world1", "B5", judge_equal, JOB "| " JOB "--sync-bn",
-     "SyncBN alone and plain batch norm"},
-    {"syncbn.equal.group1", "B5", judge_equal, JOB "w2 | " JOB "w2 --sync-bn --sync-bn-group=1",
-     "groups of one rank and plain batch norm"},
-    {"syncbn.equal.whole", "B5", judge_equal,
-     JOB "w3 --sync-bn | " JOB "w3 --sync-bn --sync-bn-group=3", "one group of all and no groups"},
-    {"syncbn.equal.same-batch", "B5", judge_equal, JOB "w2 | " JOB "w2 --batch-sizes=4,4",
-     "batches of 4 given once and per rank"},
+    {"syncbn.equal.world1", "B5", ls_judge_same, JOB "| " JOB "--sync-bn",
+     LS_JUDGE_SAME("SyncBN alone and plain batch norm")},
+    {"syncbn.equal.group1", "B5", ls_judge_same, JOB "w2 | " JOB "w2 --sync-bn --sync-bn-group=1",
+     LS_JUDGE_SAME("groups of one rank and plain batch norm")},
+    {"syncbn.equal.whole", "B5", ls_judge_same,
+     JOB "w3 --sync-bn | " JOB "w3 --sync-bn --sync-bn-group=3",
+     LS_JUDGE_SAME("one group of all and no groups")},
+    {"syncbn.equal.same-batch", "B5", ls_judge_same, JOB "w2 | " JOB "w2 --batch-sizes=4,4",
+     LS_JUDGE_SAME("batches of 4 given once and per rank")},
 };
 
 void ls_syncbn_cases(const ls_case_settings *settings, ls_case_list *list)

@@ -144,17 +144,9 @@ static void judge_trunk(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int rank = 0; rank < job[0].world; rank++) {
         ls_dumpfile *with = ls_dumps_open(&job[0], 1, rank, out);
         ls_dumpfile *without = ls_dumps_open(&job[1], 1, rank, out);
-        for (int i = 0; with != NULL && without != NULL && i < ls_dumpfile_count(without); i++) {
-            const ls_dumpfile_entry *a = ls_dumpfile_at(without, i);
-            const ls_dumpfile_entry *b = ls_dumpfile_find(with, a->name);
-            if (strncmp(a->name, "local/", 6) != 0) {
-                continue;
-            }
-            compared++;
-            if (!ls_dumpfile_equal(a, b)) {
-                ls_verdict_fail(out, "rank=%d %s changes with the head", rank, a->name);
-            }
-        }
+        LS_TEXT(who, 32, "rank=%d", rank);
+        compared +=
+            ls_dumps_same(without, "local/", with, "local/", who, "changes with the head", out);
         ls_dumpfile_close(with);
         ls_dumpfile_close(without);
     }
@@ -196,15 +188,6 @@ struct refusal {
     unsigned two; /* ranks that must leave with 2 and name the parameter; the others with 2 or 10 */
 };
 
-static bool log_names(const ls_record *job, int rank, const char *word)
-{
-    LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
-    char *text = ls_text_read(path);
-    bool found = text != NULL && strstr(text, word) != NULL;
-    free(text);
-    return found;
-}
-
 static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct refusal *r = row->data;
@@ -219,7 +202,7 @@ static void judge_refusal(const ls_case *row, const ls_record *job, ls_verdict *
             ls_verdict_fail(out, "rank=%d left with code %d, expected %s", rank, code,
                             must ? "2" : "2 or 10");
         }
-        if (must && !log_names(job, rank, "aux.fc.")) {
+        if (must && !ls_endings_says(job, rank, "aux.fc.")) {
             ls_verdict_fail(out, "rank=%d does not name the parameter", rank);
         }
         int last = job->rank[rank].step_count;
@@ -246,7 +229,7 @@ static void judge_no_batch(const ls_case *row, const ls_record *job, ls_verdict 
 {
     (void)row;
     if (job->state != LS_RECORD_FAILED || job->rank[1].code != LS_ERR_USAGE ||
-        !log_names(job, 1, "step000003.rank1")) {
+        !ls_endings_says(job, 1, "step000003.rank1")) {
         ls_verdict_fail(out, "rank=1 left with code %d, expected 2 and the missing file",
                         job->rank[1].code);
     }

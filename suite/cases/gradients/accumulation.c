@@ -15,9 +15,7 @@
  * statistics and the scaler's count move with each micro-step. */
 static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const unsigned mask = 1u << LS_RECORD_GRAD | 1u << LS_RECORD_PARAM | 1u << LS_RECORD_MASTER |
-                          1u << LS_RECORD_STATE;
-    int compared = ls_judge_runs(&job[0], &job[1], 0, mask, out);
+    ls_judge_same(row, job, out);
     for (int k = 0; k < job[0].world; k++) {
         for (int i = 0; i < job[0].rank[k].step_count && i < job[1].rank[k].step_count; i++) {
             const ls_record_step *one = &job[0].rank[k].step[i], *many = &job[1].rank[k].step[i];
@@ -28,8 +26,6 @@ static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out
             }
         }
     }
-    ls_verdict_pass(out, compared, "%s: %d digests equal to the last bit", (const char *)row->data,
-                    compared);
 }
 
 /* ---- a sum that overflows -------------------------------------------------------------------- */
@@ -178,11 +174,12 @@ static void judge_each(const ls_case *row, const ls_record *job, ls_verdict *out
  * mean is exactly the gradient of one. Up to 4 the rounding of the third sum is lost in the fourth,
  * in any type; at O3 all gradients have 8 bits, an f32 sum of 8 or 16 is exact, and a half sum is
  * not. */
+#define MOVES(text) LS_JUDGE_DIFFERENCE(1u << LS_RECORD_BUFFER | 1u << LS_RECORD_SCALER, text)
 #define SAME(id, job, many)                                                             \
     {                                                                                   \
         "accumulation.same." id, "R1", judge_same,                                      \
             job " b0.02 batches=same | " job " b0.02 accumulate=" many " batches=same", \
-            many " equal micro-steps and one"                                           \
+            MOVES(many " equal micro-steps and one")                                    \
     }
 
 /* Each micro-step reduced, under every rule of the reduction. */
@@ -221,13 +218,13 @@ static const ls_row rows[] = {
     /* other ways to the same bits: no DDP at all, other buckets, the batch of all ranks and
      * micro-steps given as one number (2 x 2 x 4) */
     {"accumulation.alone.o[0|1|2]", "D3", judge_same, THREE "--comm=self | " THREE "alone",
-     "3 micro-steps, with DDP and without"},
+     MOVES("3 micro-steps, with DDP and without")},
     {"accumulation.buckets.o[0|1|2]", "D2", judge_same, THREE "w2 | " THREE "w2 delay",
-     "3 micro-steps, small buckets and none"},
+     MOVES("3 micro-steps, small buckets and none")},
     {"accumulation.global-batch.o0.w2", "R3", judge_same,
      "resnet8 w2 accumulate=2 b0.02 | "
      "resnet8 w2 accumulate=2 b0.02 batch=0 --global-batch=16",
-     "--global-batch and --batch-size, 2 micro-steps"},
+     MOVES("--global-batch and --batch-size, 2 micro-steps")},
     {"accumulation.sum-overflow.o[1|2]", "R2", judge_sum,
      "O$1 accumulate=4 steps=3 scale=dynamic batches=at@1:0,2:0,3:0 --init-scale=131072"},
     {"accumulation.each.gradient.[" EACH "]", "R4", ls_judge_gradients, EACH_JUDGED},
@@ -236,9 +233,9 @@ static const ls_row rows[] = {
      TWO "--no-sync=False | " TWO "--no-sync=True | resnet8 O0 w$2 b0.02 $1 steps=1 dump=1"},
     {"accumulation.each.alone.o[0|2]", "D3", judge_same,
      THREE "--comm=self --no-sync=False | " THREE "alone --no-sync=False",
-     "3 micro-steps, each reduced, with DDP and without"},
+     MOVES("3 micro-steps, each reduced, with DDP and without")},
     {"accumulation.each.spelt-out.o[2].w2", "R4", judge_same,
-     THREE "w2 --no-sync=True | " THREE "w2", "--no-sync True and nothing said"},
+     THREE "w2 --no-sync=True | " THREE "w2", MOVES("--no-sync True and nothing said")},
     {"accumulation.each.sum-overflow.o[1|2]", "R2", judge_sum,
      "O$1 w2 torch accumulate=4 steps=3 scale=dynamic "
      "batches=at@1:0,1:1,2:0,2:1,3:0,3:1 --init-scale=131072 --no-sync=False"},

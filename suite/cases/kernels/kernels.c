@@ -215,10 +215,7 @@ static void judge_part(const char *name, double e, double r, ls_compare_bound bo
                        ls_verdict *out)
 {
     double ratio = e == 0 ? 0 : e / r;
-    if (!out->measured || !(ratio <= out->value)) {
-        ls_verdict_measured(out, ratio, bound.factor, "x ideal", bound.why);
-    }
-    if (!(ratio <= bound.factor)) {
+    if (!ls_verdict_worst(out, ratio, &(const ls_tol){bound.factor, bound.why}, "x ideal")) {
         ls_verdict_fail(out, "%s: e=%.2e is %.1f x ideal rounding, limit=%g x", name, e, ratio,
                         bound.factor);
     }
@@ -512,10 +509,7 @@ static void judge_channel(const ls_kernel_interpreter *t, int layer, int channel
     double mean_off = fabs(mean[channel] - want_mean) / sqrt(variance);
     double var_off = fabs(var[channel] - want_var) / want_var;
     double off = mean_off > var_off || isnan(mean_off) ? mean_off : var_off; /* fmax drops a NaN */
-    if (!out->measured || !(off <= out->value)) {
-        ls_verdict_measured(out, off, statistics_units.value, "relative", statistics_units.why);
-    }
-    if (!(off <= statistics_units.value)) {
+    if (!ls_verdict_worst(out, off, &statistics_units, "relative")) {
         ls_verdict_fail(out, "%s channel %d: running mean %g var %g, expected %g and %g",
                         t->n->layer[layer].name, channel, mean[channel], var[channel], want_mean,
                         want_var);

@@ -134,10 +134,8 @@ static void judge_values(const ls_param *param, const ls_param *weight, const fl
     /* of a sample's deviation: sqrt((kurtosis - 1) / 4n), 3 for the normal, 1.8 for the uniform */
     double spread = sqrt((conv ? 2.0 : 0.8) / (4 * n)), got = sqrt(squares / n);
     double off = fabs(got / want - 1) / spread, mean = fabs(sum / n) / (want / sqrt(n));
-    if (!out->measured || off > out->value) {
-        ls_verdict_measured(out, off, deviations.value, "deviations", deviations.why);
-    }
-    if (off > deviations.value || mean > deviations.value || (!conv && most > bound)) {
+    bool spread_well = ls_verdict_worst(out, off, &deviations, "deviations");
+    if (!spread_well || mean > deviations.value || (!conv && most > bound)) {
         ls_verdict_fail(out, "%s: deviation %g, mean %g, at most %g; expected %g, 0%s", param->name,
                         got, sum / n, most, want, conv ? "" : ", within the bound");
     }

@@ -82,10 +82,7 @@ static void judge_step(const ls_record *job, int step, ls_verdict *out)
         double want = sum[c] / images, limit = halves.value * fabs(want);
         limit += single.value * magnitude[c] / images;
         double off = fabs(bias[c] - want);
-        if (!out->measured || off / limit > out->value) {
-            ls_verdict_measured(out, off / limit, 1, "of the limit", halves.why);
-        }
-        if (!(off <= limit)) {
+        if (!ls_verdict_worst(out, off / limit, &(const ls_tol){1, halves.why}, "of the limit")) {
             ls_verdict_fail(
                 out,
                 "step %d fc.bias[%d]: gradient %.4g, (p - y) / N of the logits is %.4g, "

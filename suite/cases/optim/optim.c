@@ -9,7 +9,6 @@
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "suite/judge/compare.h"
-#include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
 
 enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };
@@ -21,6 +20,9 @@ static const ls_tol moved_share =
 static const ls_tol moved_share_half = LS_TOL(
     0.2, "the same where parameters are stored in half: an update below half a unit of fp16 is "
          "lost, which at these rates is the smaller part of them");
+
+static const ls_tol drifted =
+    LS_TOL(1, "twice what f32's roundings of all steps so far can add up to");
 
 /* What a job is asked for, and the same as a rule. */
 typedef struct recipe {
@@ -101,38 +103,26 @@ static void judge_one(const ls_case *row, const ls_record *job, int64_t step, ls
     if (file == NULL) {
         return;
     }
-    ls_compare_checks checks = {0};
-    ls_compare_optim_result result;
-    ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
+    ls_compare_optim_result result = ls_judge_update(file, &rule, step, skipped, out);
     bool wants_skip = step == SKIPPED_AT && !trial->decayed;
     double least = row->job[0].level == 3 ? moved_share_half.value : moved_share.value;
-    if (status == LS_OK && checks.count > 0) {
-        ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
-        (void)ls_diagnose_step(file, &rule, skipped, out->cause, (int)sizeof out->cause);
-    } else if (status != LS_OK || !result.judged) {
-        ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
-                       "step %d cannot be judged: %s", (int)step,
-                       status == LS_OK ? result.why : ls_status_name(status));
-    } else if (skipped != wants_skip) {
+    if (skipped != wants_skip) {
         ls_verdict_set(out, LS_WEAK, "step %d was%s skipped", (int)step, skipped ? "" : " not");
     } else if (!skipped && (double)result.moved < least * (double)result.elements) {
         ls_verdict_set(out, LS_WEAK, "step %d moved %lld of %lld elements only", (int)step,
                        (long long)result.moved, (long long)result.elements);
     }
-    if (!skipped && (!out->measured || result.ratio > out->value)) {
-        ls_verdict_measured(
-            out, result.ratio, 1, "x limit",
-            "twice what f32's roundings can add up to in this formula, per element");
-    }
-    if (out->code == LS_PASS && skipped) {
-        ls_verdict_pass(
-            out, result.elements, "step %d was skipped: %lld elements%s are as they were",
-            (int)step, (long long)result.elements, result.state_judged ? " and their moments" : "");
-    } else
+    const char *moments = result.state_judged ? " and their moments" : "";
+    if (skipped) {
+        ls_verdict_pass(out, result.elements,
+                        "step %d was skipped: %lld elements%s are as they were", (int)step,
+                        (long long)result.elements, moments);
+    } else {
         ls_verdict_pass(out, result.elements,
                         "step %d, update %lld: %lld elements%s follow, at most %.2f of the limit",
-                        (int)step, (long long)rule.step, (long long)result.elements,
-                        result.state_judged ? " and their moments" : "", out->value);
+                        (int)step, (long long)rule.step, (long long)result.elements, moments,
+                        out->value);
+    }
     ls_dumpfile_close(file);
 }
 
@@ -221,11 +211,7 @@ static int64_t compare_track(const ls_dumpfile *file, const track *t, int64_t st
     for (int64_t i = 0; i < next->count; i++) {
         double ratio =
             ls_compare_optim_ratio(next, got[i], t->tensor.value[i], t->tensor.value_error[i]);
-        if (!out->measured || ratio > out->value) {
-            ls_verdict_measured(out, ratio, 1, "x limit",
-                                "twice what f32's roundings of all steps so far can add up to");
-        }
-        if (!(ratio <= 1)) {
+        if (!ls_verdict_worst(out, ratio, &drifted, "x limit")) {
             ls_verdict_fail(out,
                             "after %d steps %s element %lld is %.9g, FP64 steps on the dumped "
                             "gradients give %.9g, %.3g x limit",

@@ -150,10 +150,7 @@ static ls_status run_golden(ls_optim_bench *b, const golden *g, int *compared, l
         bool known = g->want[t][0] != 0 || g->want[t][1] != 0;
         for (int i = 0; i < g->elements && known; i++, ++*compared) {
             double off = fabs((double)got[i] - g->want[t][i]) / fmax(1, fabs(g->want[t][i]));
-            if (!out->measured || off > out->value) {
-                ls_verdict_measured(out, off, digits.value, "relative", digits.why);
-            }
-            if (!(off <= digits.value)) {
+            if (!ls_verdict_worst(out, off, &digits, "relative")) {
                 ls_verdict_fail(out, "element %d after step %d: %.9g, expected %.9g", i, t + 1,
                                 (double)got[i], g->want[t][i]);
             }

@@ -8,7 +8,6 @@
 
 #include "kernels/core/text.h"
 #include "suite/judge/compare.h"
-#include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"
 
 static const ls_tol norm_error = LS_TOL(
@@ -158,51 +157,38 @@ static void check_groups(const struct recipe *r, const ls_dumpfile *file, ls_ver
 
 /* ---- judges ---------------------------------------------------------------------------------- */
 
-/* The norm of all dumped gradients, and of how many elements; NAN where one is missing. */
-static double norm_of(const ls_dumpfile *file, int64_t *elements)
+/* All dumped gradients. */
+typedef struct gradients {
+    int64_t elements;
+    double norm, largest; /* norm: NAN where there are none */
+} gradients;
+
+static gradients read_gradients(const ls_dumpfile *file)
 {
+    gradients all = {0};
     double squares = 0;
-    *elements = 0;
     for (int i = 0; i < ls_dumpfile_count(file); i++) {
         const ls_dumpfile_entry *grad = ls_dumpfile_at(file, i);
         if (strncmp(grad->name, "grad/", 5) != 0) {
             continue;
         }
-        double *value = malloc((size_t)grad->count * sizeof *value + 8);
-        LS_MEMORY(value != NULL);
-        ls_dumpfile_read(grad, value);
+        double *value = ls_dumps_values(grad);
         squares += ls_update_squares(value, grad->count);
-        *elements += grad->count;
-        free(value);
-    }
-    return *elements > 0 ? sqrt(squares) : NAN;
-}
-
-/* The largest element of a gradient. */
-static double largest_of(const ls_dumpfile *file)
-{
-    double most = 0;
-    for (int i = 0; i < ls_dumpfile_count(file); i++) {
-        const ls_dumpfile_entry *grad = ls_dumpfile_at(file, i);
-        double *value = malloc((size_t)grad->count * sizeof *value + 8);
-        LS_MEMORY(value != NULL);
-        bool floats = strncmp(grad->name, "grad/", 5) == 0;
-        if (floats) {
-            ls_dumpfile_read(grad, value);
-        }
-        for (int64_t k = 0; floats && k < grad->count; k++) {
-            most = fmax(most, fabs(value[k]));
+        all.elements += grad->count;
+        for (int64_t k = 0; k < grad->count; k++) {
+            all.largest = fmax(all.largest, fabs(value[k]));
         }
         free(value);
     }
-    return most;
+    all.norm = all.elements > 0 ? sqrt(squares) : NAN;
+    return all;
 }
 
 /* What every rank's event says of the norm. */
-static void check_norm(const ls_record *job, int64_t step, double want, int64_t elements,
-                       ls_verdict *out)
+static void check_norm(const ls_record *job, int64_t step, const gradients *all, ls_verdict *out)
 {
-    double limit = want * ldexp(8 + norm_error.value * sqrt((double)elements), -24);
+    double want = all->norm;
+    double limit = want * ldexp(8 + norm_error.value * sqrt((double)all->elements), -24);
     for (int rank = 0; rank < job->world; rank++) {
         const ls_record_step *event = ls_record_find_step(&job->rank[rank], step);
         double got = event != NULL ? event->grad_norm : NAN;
@@ -225,33 +211,17 @@ static int64_t judge_step(const ls_case *row, const ls_record *job, int64_t step
     const struct recipe *r = row->data;
     ls_update_rule rule = r->rule;
     bool skipped = false;
-    int64_t elements;
     ls_dumpfile *file = ls_dumps_open_update(job, step, &rule.step, &skipped, out);
     if (file == NULL) {
         return 0;
     }
-    ls_compare_checks checks = {0};
-    ls_compare_optim_result result;
     check_groups(r, file, out);
-    ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
-    if (status == LS_OK && checks.count > 0) {
-        ls_verdict_fail(out, "step %d: %.280s; %d in all", (int)step, checks.line, checks.count);
-        (void)ls_diagnose_step(file, &rule, skipped, out->cause, (int)sizeof out->cause);
-    } else if (status != LS_OK || !result.judged) {
-        ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
-                       "step %d cannot be judged: %s", (int)step,
-                       status == LS_OK ? result.why : ls_status_name(status));
-    }
-    double norm = norm_of(file, &elements);
+    ls_compare_optim_result result = ls_judge_update(file, &rule, step, skipped, out);
     if (!skipped) {
-        check_norm(job, step, norm, elements, out);
-        *clips = *clips || (rule.clip_norm > 0 && norm > rule.clip_norm) ||
-                 (rule.clip_value > 0 && largest_of(file) > rule.clip_value);
-    }
-    if (!out->measured || result.ratio > out->value) {
-        ls_verdict_measured(
-            out, result.ratio, 1, "x limit",
-            "twice what f32's roundings can add up to in this formula, per element");
+        gradients all = read_gradients(file);
+        check_norm(job, step, &all, out);
+        *clips = *clips || (rule.clip_norm > 0 && all.norm > rule.clip_norm) ||
+                 (rule.clip_value > 0 && all.largest > rule.clip_value);
     }
     ls_dumpfile_close(file);
     return result.elements;

@@ -215,8 +215,7 @@ static void judge_unrounded(const ls_case *row, const ls_record *job, ls_verdict
         free(b);
     }
     double share = moved > 0 ? (double)rounded / (double)moved : 0;
-    ls_verdict_measured(out, share, rounded_share.value, "of moved masters", rounded_share.why);
-    if (!(share <= rounded_share.value)) {
+    if (!ls_verdict_worst(out, share, &rounded_share, "of moved masters")) {
         ls_verdict_fail(out, "%lld of %lld masters are half values after the step",
                         (long long)rounded, (long long)moved);
         ls_verdict_cause(out, "masters are rounded to half");
@@ -312,14 +311,6 @@ static void judge_none(const ls_case *row, const ls_record *job, ls_verdict *out
         judge_between(job, "param", as_it_is, &compared, out);
     }
     conclude(compared, "no masters; the value stepped is the one the model holds", out);
-}
-
-/* job: 0 O3 with masters, 1 O2 with half batch norm: the same run. */
-static void judge_same(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    (void)row;
-    conclude(ls_judge_runs(&job[0], &job[1], 0, LS_JUDGE_EVERYTHING, out),
-             "digests of O3 with masters and O2 with half batch norm are equal", out);
 }
 
 static void judge_replicas(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -455,8 +446,9 @@ static const ls_row rows[] = {
     {"masters.small.[o2=O2|bf16.o2=O2 bf16|on.o3=O3 --master-weights=True]", "M8", judge_small,
      LITTLE "$1", &(const bool){true}},
     {"masters.small.lost.o3", "M8", judge_small, LITTLE "O3", &(const bool){false}},
-    {"masters.same.o3", "M6", judge_same,
-     MASTERS "O3 --master-weights=True | " MASTERS "O2 --keep-batchnorm-fp32=False"},
+    {"masters.same.o3", "M6", ls_judge_same,
+     MASTERS "O3 --master-weights=True | " MASTERS "O2 --keep-batchnorm-fp32=False",
+     LS_JUDGE_SAME("O3 with masters and O2 with half batch norm")},
     /* optim.adam.*'s job: moments next to the masters, and a skipped step */
     {"masters.start.adam.o2", "M1", judge_start, ADAM},
     {"masters.copy.adam.o2", "M2", judge_copy, ADAM},

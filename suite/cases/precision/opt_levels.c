@@ -103,17 +103,9 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, looked, "%d tensors have the level's types", looked);
 }
 
-/* Two ways of asking for the same: the same bits after every step. */
-static void judge_equal(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const unsigned *mask = row->data;
-    int compared = ls_judge_runs(&job[0], &job[1], 0, *mask, out);
-    ls_verdict_pass(out, compared, "%d digests are equal", compared);
-}
-
 /* Of two runs at O0 with different scales the scaler's own digest differs. */
-static const unsigned all = LS_JUDGE_EVERYTHING,
-                      unscaled = LS_JUDGE_EVERYTHING & ~(1u << LS_RECORD_SCALER);
+static const ls_judge_difference all = {0, "two ways of asking for the same"},
+                                 unscaled = {1u << LS_RECORD_SCALER, "two scales in f32"};
 
 #define TYPES "resnet8 dump=1,2 "
 #define EQUAL "resnet8 steps=3 scale= "
@@ -138,21 +130,21 @@ static const ls_row rows[] = {
      &(const types){'f', 'h', 'f'}},
     {"opt_levels.types.o3.bf16", "O1", judge_types, TYPES "O3 --half=bf16",
      &(const types){'h', 'h', 'h'}},
-    {"opt_levels.equal.o2.explicit", "O3", judge_equal,
+    {"opt_levels.equal.o2.explicit", "O3", ls_judge_same,
      EQUAL "O2 --loss-scale=1024 | " EQUAL "O2 --master-weights=True --loss-scale=1024.0 "
            "--keep-batchnorm-fp32=True --half=fp16",
      &all},
-    {"opt_levels.equal.o3.masters", "O3", judge_equal,
+    {"opt_levels.equal.o3.masters", "O3", ls_judge_same,
      EQUAL "O3 --loss-scale=128 --master-weights=True | " EQUAL
            "O2 --loss-scale=128 --keep-batchnorm-fp32=False",
      &all},
-    {"opt_levels.equal.o2.lowered", "O3", judge_equal,
+    {"opt_levels.equal.o2.lowered", "O3", ls_judge_same,
      EQUAL "O2 --loss-scale=128 --master-weights=False | " EQUAL
            "O3 --loss-scale=128 --keep-batchnorm-fp32=True",
      &all},
-    {"opt_levels.equal.o0.dynamic", "O3", judge_equal,
+    {"opt_levels.equal.o0.dynamic", "O3", ls_judge_same,
      EQUAL "--loss-scale=dynamic | " EQUAL "--loss-scale=1", &unscaled},
-    {"opt_levels.equal.o0.small", "O3", judge_equal,
+    {"opt_levels.equal.o0.small", "O3", ls_judge_same,
      EQUAL "--loss-scale=0.0009765625 | " EQUAL "--loss-scale=1", &unscaled},
 };
 

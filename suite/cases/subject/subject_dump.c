@@ -300,12 +300,8 @@ void ls_subject_init(const ls_case *row, const ls_record *job, ls_verdict *out)
     }
     for (int k = 0; k < job->world; k++) {
         ls_dumpfile *file = ls_dumps_open(job, 1, k, out);
-        for (int i = 0; i < ls_dumpfile_count(given) && file != NULL; i++) {
-            const ls_dumpfile_entry *entry = ls_dumpfile_at(given, i);
-            if (!ls_dumpfile_equal(ls_dumpfile_findf(file, "param/%s", entry->name), entry)) {
-                ls_verdict_fail(out, "rank=%d: %s is not what --init gave", k, entry->name);
-            }
-        }
+        LS_TEXT(who, 32, "rank=%d", k);
+        (void)ls_dumps_same(given, "", file, "param/", who, "is not what --init gave", out);
         ls_dumpfile_close(file);
     }
     ls_verdict_pass(out, (int64_t)ls_dumpfile_count(given) * job->world,

@@ -133,10 +133,7 @@ static void judge_step_lr(const ls_case *row, int rank, const ls_record_step *ev
     const ls_tol *tolerance = e->from != NULL ? e->from : &rate;
     double want = expected_lr(row, event->step), limit = tolerance->value;
     double off = want == event->lr ? 0 : fabs(event->lr - want) / (want != 0 ? want : 1);
-    if (!out->measured || off > out->value) {
-        ls_verdict_measured(out, off, limit, "relative", tolerance->why);
-    }
-    if (off <= limit) {
+    if (ls_verdict_worst(out, off, tolerance, "relative")) {
         return;
     }
     ls_verdict_fail(out, "rank=%d step %d: lr %.9g, expected %.9g", rank, (int)event->step,
@@ -213,7 +210,7 @@ static void judge_rates(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_update_rule *rule,
                          ls_verdict *out)
 {
-    for (int other = 1; other <= row->job[0].steps && out->cause[0] == '\0'; other++) {
+    for (int other = 1; other <= row->job[0].steps; other++) {
         ls_update_rule wrong = *rule;
         wrong.lr = expected_lr(row, other);
         ls_compare_checks checks = {0};
@@ -222,6 +219,7 @@ static void explain_rate(const ls_case *row, const ls_dumpfile *file, const ls_u
             ls_compare_optim_step(file, &wrong, false, &checks, &result) == LS_OK &&
             result.judged && checks.count == 0) {
             ls_verdict_cause(out, "the optimizer used the rate of step %d", other);
+            return;
         }
     }
 }
@@ -238,16 +236,9 @@ static void judge_applied(const ls_case *row, const ls_record *job, ls_verdict *
         if (file == NULL) {
             return;
         }
-        ls_compare_checks checks = {0};
-        ls_compare_optim_result result;
-        ls_status status = ls_compare_optim_step(file, &rule, skipped, &checks, &result);
-        if (status == LS_OK && checks.count > 0) {
-            ls_verdict_fail(out, "step %d with lr %.9g: %.280s", (int)step, rule.lr, checks.line);
+        ls_compare_optim_result result = ls_judge_update(file, &rule, step, skipped, out);
+        if (out->code == LS_FAIL) {
             explain_rate(row, file, &rule, out);
-        } else if (status != LS_OK || !result.judged) {
-            ls_verdict_set(out, status == LS_OK ? LS_UNSUPPORTED : LS_INFRA,
-                           "step %d cannot be judged: %s", (int)step,
-                           status == LS_OK ? result.why : ls_status_name(status));
         }
         elements += result.elements;
         ls_dumpfile_close(file);
