@@ -1,6 +1,7 @@
 /* The engine's collectives, tried by lockstep-collectives (reference/comm/exercise.h) in one job
- * per world; a row judges one operation and type in it. Operators other than the sum are in
- * collectives_redop.c, groups of ranks in collectives_groups.c. */
+ * per world; a row judges one operation and type in it, or one operation and operator other than
+ * the sum over all types: factors of a product are such that none can be missing or taken twice
+ * unseen (reference/comm/pattern.h). Groups of ranks are in collectives_groups.c. */
 #include "collectives.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 
 #include "kernels/core/text.h"
 
-enum { COUNTS = 7, ABSENT = 1 };
+enum { COUNTS = 7, ABSENT = 1, ROUGH = 2 * 2 /* counts and places */ };
 
 #define COUNTS_TEXT "0,1,3,W-1,W+1,1023,33001"
 #define RUN LS_COLLECTIVES_RUN
@@ -43,50 +44,59 @@ static const char self_script[] =
 static const char alone_script[] =
     RUN "--comm=$E --dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT;
 
+#define OPERATORS "--redop=max,min,prod "
+#define REDUCED                                         \
+    "--ops=all_reduce,reduce_scatter,reduce " OPERATORS \
+    "--dtypes=fp32,fp16,bf16,int64,uint8 --offsets=1 --counts=" COUNTS_TEXT
+static const char redop_script[] = RUN REDUCED;
+static const char redop_tcp_script[] = "export LS_SHM=0; " RUN "--ops=all_reduce " OPERATORS
+                                       "--dtypes=fp32,fp16,bf16,int64,uint8 --counts=33001,800003";
+static const char redop_self_script[] = RUN "--comm=self " REDUCED;
+static const char redop_alone_script[] = RUN "--comm=$E " REDUCED;
+static const char redop_rough_script[] =
+    RUN "--data=rough --ops=all_reduce,reduce_scatter,reduce " OPERATORS
+        "--dtypes=fp32,fp16,bf16 --counts=1023,33001";
+
 /* ---- results --------------------------------------------------------------------------------- */
 
-/* One operation, "all_reduce", on one type. */
 struct trial {
-    const char *op;
-    const ls_collectives_type *type;
-    int combinations; /* of count, place and alignment, per rank */
+    const char *op;                  /* "all_reduce"; NULL: all that reduce */
+    const ls_collectives_type *type; /* NULL: all types */
+    int combinations;                /* of count, place and alignment, per type and rank */
+    const char *redop;               /* "max"; NULL: the sum, where the operation reduces */
 };
 
 static const char *redop_of(const struct trial *trial)
 {
-    return ls_collectives_reduces(trial->op) ? "sum" : "none";
+    return trial->redop != NULL ? trial->redop : ls_collectives_reduces(trial->op) ? "sum" : "none";
 }
 
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct trial *trial = row->data;
+    int types = trial->type != NULL ? 1 : LS_COLLECTIVES_TYPES;
     int64_t results = 0;
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events =
-            ls_collectives_events_of(job, rank, trial->op, redop_of(trial), trial->type->name);
-        int count = cJSON_GetArraySize(events);
-        if (count != trial->combinations) {
-            ls_verdict_fail(out, "rank=%d tried %d combinations, expected %d", rank, count,
-                            trial->combinations);
+        for (int t = 0; t < types; t++) {
+            ls_collectives_combination c = {.op = trial->op,
+                                            .redop = redop_of(trial),
+                                            .type =
+                                                types > 1 ? &ls_collectives_types[t] : trial->type,
+                                            .rank = rank,
+                                            .world = job->world};
+            results += ls_collectives_check(job, rank, c, trial->combinations, out);
         }
-        ls_collectives_combination c = {.op = trial->op,
-                                        .redop = redop_of(trial),
-                                        .type = trial->type,
-                                        .rank = rank,
-                                        .world = job->world};
-        ls_collectives_check_events(events, c, rank, &results, out);
-        cJSON_Delete(events);
     }
     if (results == 0) {
         ls_verdict_set(out, LS_WEAK, "no element was checked");
     }
     ls_verdict_pass(out, results,
-                    "%d combinations of size, place and alignment, %" PRId64
+                    "%d combinations of size, place and alignment of %d types, %" PRId64
                     " elements of %d ranks exact",
-                    trial->combinations, results, job->world);
+                    trial->combinations, types, results, job->world);
 }
 
 /* The same over TCP, where only one rank forbids shared memory or all do. */
@@ -103,35 +113,31 @@ static void judge_exact_tcp(const ls_case *row, const ls_record *job, ls_verdict
     }
 }
 
-/* Sums that round: some order of the ranks explains every element, and where the result is
- * everywhere its bits are the same everywhere. */
-static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* One operation and type of a rough trial on all ranks; returns how many elements were checked. */
+static int64_t check_rough(const ls_record *job, const struct trial *trial, const char *op,
+                           const char *type, int64_t *telling, ls_verdict *out)
 {
-    const struct trial *trial = row->data;
-    int64_t checked = 0, telling = 0;
-    if (ls_collectives_ended_otherwise(row, job, out)) {
-        return;
-    }
-    cJSON *first = ls_collectives_events_of(job, 0, trial->op, redop_of(trial), trial->type->name);
+    int64_t checked = 0;
+    const char *redop = trial->redop != NULL ? trial->redop : "sum";
+    cJSON *first = ls_collectives_events_of(job, 0, op, redop, type);
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events =
-            ls_collectives_events_of(job, rank, trial->op, redop_of(trial), trial->type->name);
+        cJSON *events = ls_collectives_events_of(job, rank, op, redop, type);
         const cJSON *event;
         int index = 0;
-        if (cJSON_GetArraySize(events) != cJSON_GetArraySize(first)) {
-            ls_verdict_fail(out, "rank=%d tried %d combinations, rank 0 tried %d", rank,
-                            cJSON_GetArraySize(events), cJSON_GetArraySize(first));
+        if (cJSON_GetArraySize(events) != trial->combinations) {
+            ls_verdict_fail(out, "rank=%d tried %d combinations of %s, %s, expected %d", rank,
+                            cJSON_GetArraySize(events), op, type, trial->combinations);
         }
         cJSON_ArrayForEach(event, events)
         {
+            char place[128];
             const cJSON *other = cJSON_GetArrayItem(first, index++);
             ls_collectives_check_counts(rank, event, out);
             checked += ls_json_integer(event, "checked", 0);
-            telling += ls_json_integer(event, "telling", 0);
-            if (strcmp(trial->op, "all_reduce") == 0 &&
+            *telling += ls_json_integer(event, "telling", 0);
+            if (strcmp(op, "all_reduce") == 0 &&
                 strcmp(ls_json_string(event, "digest", ""), ls_json_string(other, "digest", "?")) !=
                     0) {
-                char place[128];
                 ls_verdict_fail(out, "rank=%d %s: other bits than rank 0", rank,
                                 ls_collectives_place(event, place, sizeof place));
             }
@@ -139,15 +145,37 @@ static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *ou
         cJSON_Delete(events);
     }
     cJSON_Delete(first);
-    if (checked == 0 || (job->world > 2 && telling == 0)) {
-        ls_verdict_set(out, LS_WEAK,
-                       "no element would differ if rounded once at the "
-                       "end");
+    return checked;
+}
+
+/* Rough data: sums and products round once per addition or multiplication, in an order of the ranks
+ * that explains every element; a NaN among the values makes maximum and minimum NaN (with NCCL it
+ * may be lost: comm.h). An all_reduce has the same bits on every rank. `telling`: elements that
+ * would show it. */
+static void judge_rough(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    static const char *const ops[] = {"all_reduce", "reduce_scatter", "reduce"};
+    const struct trial *trial = row->data;
+    int64_t checked = 0, telling = 0;
+    if (ls_collectives_ended_otherwise(row, job, out)) {
+        return;
     }
-    ls_verdict_pass(out, checked,
-                    "%" PRId64 " elements rounded once per addition (%" PRId64
-                    " would differ if rounded once at the end)",
-                    checked, telling);
+    for (int o = 0; o < 3; o++) {
+        for (int t = 0; t < LS_COLLECTIVES_HALF_TYPES; t++) {
+            const ls_collectives_type *type = &ls_collectives_types[t];
+            if ((trial->op == NULL || strcmp(trial->op, ops[o]) == 0) &&
+                (trial->type == NULL || trial->type == type)) {
+                checked += check_rough(job, trial, ops[o], type->name, &telling, out);
+            }
+        }
+    }
+    bool rounds = trial->redop == NULL || strcmp(trial->redop, "prod") == 0;
+    const char *shown = rounds ? "would differ if rounded once at the end" : "had a NaN";
+    if (checked == 0 || (telling == 0 && (!rounds || job->world > 2))) {
+        ls_verdict_set(out, LS_WEAK, "no element %s", shown);
+    }
+    ls_verdict_pass(out, checked, "%" PRId64 " elements, of which %" PRId64 " %s", checked, telling,
+                    shown);
 }
 
 /* How the large sums of a job went. */
@@ -199,41 +227,14 @@ static void judge_twice(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- barriers and missing ranks -------------------------------------------------------------- */
 
-/* No rank leaves before the last has come; ranks of one machine share the clock. */
 static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    cJSON *events[16] = {NULL};
-    LS_ASSERT(job->world <= 16);
+    static const int all[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    int late = 0;
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
-    for (int rank = 0; rank < job->world; rank++) {
-        events[rank] = ls_collectives_events(job, rank, "\"barrier\"", "begin_ns");
-    }
-    int count = cJSON_GetArraySize(events[0]), late = 0;
-    for (int i = 0; i < count; i++) {
-        double last_begin = 0, first_end = 1e300, first_begin = 1e300;
-        int last_rank = -1, first_rank = -1;
-        for (int rank = 0; rank < job->world; rank++) {
-            const cJSON *event = cJSON_GetArrayItem(events[rank], i);
-            double begin = ls_json_number(event, "begin_ns", 1e300);
-            double end = ls_json_number(event, "end_ns", 0);
-            first_begin = begin < first_begin ? begin : first_begin;
-            last_rank = begin > last_begin ? rank : last_rank;
-            last_begin = begin > last_begin ? begin : last_begin;
-            first_rank = end < first_end ? rank : first_rank;
-            first_end = end < first_end ? end : first_end;
-        }
-        late += last_begin - first_begin >
-                2e5; /* a rank had to wait 0.2 ms: the barrier shows something */
-        if (first_end < last_begin) {
-            ls_verdict_fail(out, "barrier %d: rank=%d left %.3f ms before rank %d came", i,
-                            first_rank, (last_begin - first_end) * 1e-6, last_rank);
-        }
-    }
-    for (int rank = 0; rank < job->world; rank++) {
-        cJSON_Delete(events[rank]);
-    }
+    int count = ls_collectives_barriers(job, all, job->world, &late, out);
     if (late == 0) {
         ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", count);
     }
@@ -241,49 +242,36 @@ static void judge_barrier(const ls_case *row, const ls_record *job, ls_verdict *
                     count, late);
 }
 
-static const ls_tol spare_s = LS_TOL(
-    5, "on top of the deadline of 0.4 s: closing, and the turns of other processes on a machine "
-       "with more ranks than cores");
-
 /* Which ranks cannot do their part without rank 1: all, but for a gather, where rank 0 only gives.
  */
 static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
+    const double deadline_s = 0.4;
     const char *name = row->data;
-    char op[48], log[700];
-    double longest_s = 0;
+    double longest_s = 0, seconds;
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
-    ls_text_put(op, sizeof op, "\"op\":\"%s\"", name);
+    LS_TEXT(wanted, 64, "without/%s'", name);
     for (int rank = 0; rank < job->world; rank++) {
-        cJSON *events = ls_collectives_events(job, rank, "\"absent\"", op);
-        const cJSON *event = cJSON_GetArrayItem(events, 0);
-        int status = ls_json_int(event, "status", -1);
-        double seconds = ls_json_number(event, "seconds", 1e9);
         bool gives_only = strcmp(name, "gather") == 0 && rank == 0;
+        ls_verdict sent = {.code = LS_PASS};
         /* NCCL's sender of a reduction may finish before its peer has read what it sent */
         const char *engine = ls_json_string(job->rank[rank].start, "engine", "");
-        gives_only = gives_only || (strcmp(name, "reduce") == 0 && rank == 0 && status == 0 &&
-                                    strcmp(engine, "nccl") == 0);
+        if (strcmp(name, "reduce") == 0 && rank == 0 && strcmp(engine, "nccl") == 0) {
+            ls_collectives_absent(job, rank, name, 0, deadline_s, &seconds, &sent);
+            gives_only = sent.code == LS_PASS;
+        }
         int want = rank == ABSENT || gives_only ? 0 : LS_ERR_PEER_LOST;
-        if (status != want || (want != 0 && !(seconds >= 0.4 && seconds <= 0.4 + spare_s.value))) {
-            ls_verdict_fail(out,
-                            "rank=%d: status %d after %.2f s, expected %d at the deadline of 0.4 s",
-                            rank, status, seconds, want);
+        ls_collectives_absent(job, rank, name, want, deadline_s, &seconds, out);
+        if (want != 0 && seconds < deadline_s) {
+            ls_verdict_fail(out, "rank=%d gave up after %.2f s, before its deadline", rank,
+                            seconds);
         }
         longest_s = want != 0 && seconds > longest_s ? seconds : longest_s;
-        cJSON_Delete(events);
-        ls_text_put(log, sizeof log, "%s/rank%d.log", job->directory, rank);
-        LS_TEXT(wanted, 64, "without/%s'", name);
-        char *text = want == 0 ? NULL : ls_text_read(log);
-        const char *at = text == NULL ? NULL : strstr(text, wanted);
-        bool named = at != NULL && strstr(at, "rank 1") != NULL &&
-                     strstr(at, "rank 1") < at + strcspn(at, "\n");
-        if (want != 0 && !named) {
+        if (want != 0 && !ls_collectives_names(job, rank, wanted, "rank 1")) {
             ls_verdict_fail(out, "rank=%d does not say that it waited for rank 1", rank);
         }
-        free(text);
     }
     ls_verdict_pass(out, job->world, "the others gave up after %.2f s and named rank 1", longest_s);
 }
@@ -294,7 +282,7 @@ static void judge_absent(const ls_case *row, const ls_record *job, ls_verdict *o
 
 #define OUTCOME .inside = true, .judges_outcome = true
 
-static const struct trial large_sums = {"all_reduce", &ls_collectives_types[0], 2};
+static const struct trial large_sums = {"all_reduce", &ls_collectives_types[0], 2, NULL};
 
 static const ls_row rows[] = {
     {"collectives.barrier.w[2|3|5]", "X4", judge_barrier, JOB "w$1", .script = exact_script,
@@ -329,81 +317,111 @@ static const struct operation {
 };
 enum { OPERATIONS = 9 /* that leave a result */, ALL = sizeof operations / sizeof *operations };
 
-/* Where rows are added. */
-typedef struct adder {
-    const ls_case_settings *settings;
-    ls_case_list *list;
-} adder;
-
-static const struct trial *keep(adder to, const char *op, const ls_collectives_type *t,
-                                int combinations)
+static const struct trial *keep(ls_case_list *list, const char *op, const ls_collectives_type *t,
+                                int combinations, const char *redop)
 {
-    struct trial *trial = ls_rows_memory(to.list, sizeof *trial);
-    *trial = (struct trial){op, t, combinations};
+    struct trial *trial = ls_rows_memory(list, sizeof *trial);
+    *trial = (struct trial){op, t, combinations, redop};
     return trial;
 }
 
-/* `...`: "ID: JOBS" by printf, and its arguments. */
-#define ADD(to, number, function, lines, what, ...)                                            \
-    ls_rows_format(                                                                            \
-        (to).list, (to).settings,                                                              \
-        &(const ls_row){                                                                       \
-            .requirement = number, .judge = function, .data = what, .script = lines, OUTCOME}, \
-        "collectives." __VA_ARGS__)
+/* One operation and type, or operator, called `name`, in every world. */
+static void add_exact(const ls_case_settings *settings, ls_case_list *list, const char *requirement,
+                      const struct operation *op, const char *name, const char *script,
+                      const struct trial *trial)
+{
+    for (int w = 0; w < WORLDS; w++) {
+        LS_COLLECTIVES_ADD(requirement, judge_exact, script, trial, "%s.%s.w%d: " JOB "w%d", op->id,
+                           name, worlds[w], worlds[w]);
+    }
+}
 
-static void add_operation(adder to, const struct operation *op)
+static void add_alone(const ls_case_settings *settings, ls_case_list *list, const char *requirement,
+                      const struct operation *op, const char *name, const char *self,
+                      const char *alone, const struct trial *trial)
+{
+    LS_COLLECTIVES_ADD(requirement, judge_exact, self, trial, "%s.%s.self: " JOB "w1", op->id,
+                       name);
+    LS_COLLECTIVES_ADD(requirement, judge_exact, alone, trial, "%s.%s.alone: " JOB "w1", op->id,
+                       name);
+}
+
+static void add_operation(const ls_case_settings *settings, ls_case_list *list,
+                          const struct operation *op)
 {
     for (int i = 0; i < LS_COLLECTIVES_TYPES; i++) {
         const ls_collectives_type *t = &ls_collectives_types[i];
-        const struct trial *trial = keep(to, op->name, t, COUNTS * 2 * (op->in_place ? 2 : 1));
-        for (int w = 0; w < WORLDS; w++) {
-            ADD(to, "X1", judge_exact, exact_script, trial, "%s.%s.w%d: " JOB "w%d", op->id,
-                t->name, worlds[w], worlds[w]);
-        }
+        const struct trial *trial =
+            keep(list, op->name, t, COUNTS * 2 * (op->in_place ? 2 : 1), NULL);
+        add_exact(settings, list, "X1", op, t->name, exact_script, trial);
         if (op->alone) {
-            ADD(to, "X2", judge_exact, self_script, trial, "%s.%s.self: " JOB "w1", op->id,
-                t->name);
-            ADD(to, "X2", judge_exact, alone_script, trial, "%s.%s.alone: " JOB "w1", op->id,
-                t->name);
+            add_alone(settings, list, "X2", op, t->name, self_script, alone_script, trial);
         }
         for (int w = 0; w < 2 && op->sums && t->mantissa > 0; w++) {
-            ADD(to, "X3", judge_rough, rough_script, trial, "rough.%s.%s.w%d: " JOB "w%d", op->id,
-                t->name, worlds[w], worlds[w]);
+            LS_COLLECTIVES_ADD("X3", judge_rough, rough_script,
+                               keep(list, op->name, t, ROUGH, NULL), "rough.%s.%s.w%d: " JOB "w%d",
+                               op->id, t->name, worlds[w], worlds[w]);
         }
     }
 }
 
+/* Maximum, minimum and product. */
+static void add_operator(const ls_case_settings *settings, ls_case_list *list, const char *redop)
+{
+    for (int o = 0; o < OPERATIONS; o++) {
+        const struct operation *op = &operations[o];
+        if (op->sums) {
+            const struct trial *trial = keep(list, op->name, NULL, COUNTS * 2 * 2, redop);
+            add_exact(settings, list, "X8", op, redop, redop_script, trial);
+            add_alone(settings, list, "X8", op, redop, redop_self_script, redop_alone_script,
+                      trial);
+        }
+    }
+    for (int w = 0; w < 2; w++) {
+        LS_COLLECTIVES_ADD("X8", judge_rough, redop_rough_script,
+                           keep(list, NULL, NULL, ROUGH, redop), "rough.%s.w%d: " JOB "w%d", redop,
+                           worlds[w], worlds[w]);
+    }
+    LS_COLLECTIVES_ADD("X8", judge_exact, redop_tcp_script,
+                       keep(list, "all_reduce", NULL, ROUGH, redop), "large.tcp.%s.w3: " JOB "w3",
+                       redop);
+}
+
 /* Large results: rings and trees of whole megabytes, whole segments and several to a chunk. */
-static void add_large(adder to, int world)
+static void add_large(const ls_case_settings *settings, ls_case_list *list, int world)
 {
     static const int large[] = {0, 3, 4}, wide_types[] = {1, 3, 4};
     for (int i = 0; i < 3; i++) {
         const struct operation *op = &operations[large[i]];
         const ls_collectives_type *t = &ls_collectives_types[wide_types[i]];
-        ADD(to, "X1", judge_exact, large_script, keep(to, op->name, &ls_collectives_types[0], 1),
-            "large.%s.w%d: " JOB "w%d", op->id, world, world);
-        ADD(to, "X1", judge_exact, large_types_script, keep(to, "all_reduce", t, 1),
-            "large.%s.w%d: " JOB "w%d", t->name, world, world);
+        LS_COLLECTIVES_ADD("X1", judge_exact, large_script,
+                           keep(list, op->name, &ls_collectives_types[0], 1, NULL),
+                           "large.%s.w%d: " JOB "w%d", op->id, world, world);
+        LS_COLLECTIVES_ADD("X1", judge_exact, large_types_script,
+                           keep(list, "all_reduce", t, 1, NULL), "large.%s.w%d: " JOB "w%d",
+                           t->name, world, world);
     }
 }
 
 void ls_collectives_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    adder to = {settings, list};
     LS_ROWS(list, settings, rows);
     for (int o = 0; o < OPERATIONS; o++) {
-        add_operation(to, &operations[o]);
+        add_operation(settings, list, &operations[o]);
     }
-    add_large(to, 2);
-    add_large(to, 3);
+    add_large(settings, list, 2);
+    add_large(settings, list, 3);
     for (int w = 0; w < 2; w++) {
-        ls_case *row =
-            ADD(to, "X6", judge_twice, rough_script, "shared memory",
-                "transports.w%d: " JOB "w%d | " JOB "w%d", worlds[w], worlds[w], worlds[w]);
+        ls_case *row = LS_COLLECTIVES_ADD("X6", judge_twice, rough_script, "shared memory",
+                                          "transports.w%d: " JOB "w%d | " JOB "w%d", worlds[w],
+                                          worlds[w], worlds[w]);
         row->job[1].script = rough_tcp_script;
     }
     for (int o = 0; o < ALL; o++) {
-        ADD(to, "X5", judge_absent, absent_script, operations[o].name, "absent.%s: " JOB "w3",
-            operations[o].id);
+        LS_COLLECTIVES_ADD("X5", judge_absent, absent_script, operations[o].name,
+                           "absent.%s: " JOB "w3", operations[o].id);
     }
+    add_operator(settings, list, "max");
+    add_operator(settings, list, "min");
+    add_operator(settings, list, "prod");
 }

@@ -12,6 +12,17 @@
 #define LS_COLLECTIVES_RUN LS_COLLECTIVES_FIND "exec {bin}/lockstep-collectives --device=$D "
 #define LS_COLLECTIVES_JOB "collectives O0 image=1 batch=1 steps=1 dump-ranks=0 shell "
 
+/* Adds a row: `...` is "ID: JOBS" by printf, and its arguments. */
+#define LS_COLLECTIVES_ADD(number, function, lines, what, ...) \
+    ls_rows_format(list, settings,                             \
+                   &(const ls_row){.requirement = number,      \
+                                   .judge = function,          \
+                                   .data = what,               \
+                                   .script = lines,            \
+                                   .inside = true,             \
+                                   .judges_outcome = true},    \
+                   "collectives." __VA_ARGS__)
+
 /* ---- collectives_expected.c ------------------------------------------------------------------ */
 
 typedef struct ls_collectives_type {
@@ -33,9 +44,6 @@ typedef struct ls_collectives_combination {
 } ls_collectives_combination;
 
 bool ls_collectives_reduces(const char *op);
-/* Of the bytes of the result on `rank`. */
-uint64_t ls_collectives_digest(const ls_collectives_combination *c);
-
 /* The events of a rank that contain both texts, as a JSON array; the caller frees it. A job writes
  * a thousand and more, most of which a row need not parse. */
 cJSON *ls_collectives_events(const ls_record *job, int rank, const char *event, const char *also);
@@ -46,10 +54,20 @@ cJSON *ls_collectives_events_of(const ls_record *job, int rank, const char *op, 
 const char *ls_collectives_place(const cJSON *event, char *text, size_t bytes);
 /* Fails where an element was wrong or a guard changed. */
 void ls_collectives_check_counts(int rank, const cJSON *event, ls_verdict *out);
-/* Compares each event with the digest of its combination; `c` says all but count and root. Adds the
- * number of checked elements. */
-void ls_collectives_check_events(const cJSON *events, ls_collectives_combination c, int rank,
-                                 int64_t *checked, ls_verdict *out);
+/* Compares each event of a rank that tried a combination with its digest; `c` says all but count
+ * and root. FAIL unless there are `expected`. Returns how many elements were checked. */
+int64_t ls_collectives_check(const ls_record *job, int rank, ls_collectives_combination c,
+                             int expected, ls_verdict *out);
+/* No rank of a group leaves a barrier before the last has come; ranks of one machine share the
+ * clock. Returns the number of barriers; adds to *late those that a rank had to wait at. */
+int ls_collectives_barriers(const ls_record *job, const int *member, int size, int *late,
+                            ls_verdict *out);
+/* A rank ended an operation that another did not join with the status `want`, and if that is an
+ * error no later after its deadline than processes take. *seconds: how long it took. */
+void ls_collectives_absent(const ls_record *job, int rank, const char *op, int want,
+                           double deadline_s, double *seconds, ls_verdict *out);
+/* The line of a rank's log that says `text` says `named`, too. */
+bool ls_collectives_names(const ls_record *job, int rank, const char *text, const char *named);
 /* Whether the job's end decides: a program that found something wrong leaves with 1, and its events
  * say what. Fails, too, where a job on a GPU was not tried with the GPU's engine. */
 bool ls_collectives_ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out);

@@ -119,7 +119,7 @@ static number value_of(const ls_collectives_combination *c, int64_t i)
     return (number){element(c->type, from, (transposed ? mine : 0) + i % c->count), 0};
 }
 
-uint64_t ls_collectives_digest(const ls_collectives_combination *c)
+static uint64_t digest_of(const ls_collectives_combination *c)
 {
     bool at_root = strcmp(c->op, "reduce") == 0 || strcmp(c->op, "gather") == 0;
     bool parts = strstr(c->op, "gather") != NULL || strcmp(c->op, "all_to_all") == 0;
@@ -186,30 +186,104 @@ void ls_collectives_check_counts(int rank, const cJSON *event, ls_verdict *out)
     }
 }
 
-void ls_collectives_check_events(const cJSON *events, ls_collectives_combination c, int rank,
-                                 int64_t *checked, ls_verdict *out)
+int64_t ls_collectives_check(const ls_record *job, int rank, ls_collectives_combination c,
+                             int expected, ls_verdict *out)
 {
     char place[128], digest[24] = "";
-    int64_t last_count = -1;
+    int64_t last_count = -1, checked = 0;
     int last_root = -1;
+    cJSON *events = ls_collectives_events_of(job, rank, c.op, c.redop, c.type->name);
     const cJSON *event;
+    if (cJSON_GetArraySize(events) != expected) {
+        ls_verdict_fail(out, "rank=%d tried %d combinations of %s (%s), %s, expected %d", rank,
+                        cJSON_GetArraySize(events), c.op, c.redop, c.type->name, expected);
+    }
     cJSON_ArrayForEach(event, events)
     {
         c.count = ls_json_integer(event, "count", 0);
         c.root = ls_json_int(event, "root", 0);
         if (c.count != last_count || c.root != last_root) {
-            ls_text_put(digest, sizeof digest, "%016" PRIx64, ls_collectives_digest(&c));
+            ls_text_put(digest, sizeof digest, "%016" PRIx64, digest_of(&c));
             last_count = c.count;
             last_root = c.root;
         }
         ls_collectives_check_counts(rank, event, out);
-        *checked += ls_json_integer(event, "checked", 0);
+        checked += ls_json_integer(event, "checked", 0);
         if (strcmp(ls_json_string(event, "digest", ""), digest) != 0) {
             ls_verdict_fail(out, "rank=%d %s: result has digest %s, expected %s", rank,
                             ls_collectives_place(event, place, sizeof place),
                             ls_json_string(event, "digest", "none"), digest);
         }
     }
+    cJSON_Delete(events);
+    return checked;
+}
+
+int ls_collectives_barriers(const ls_record *job, const int *member, int size, int *late,
+                            ls_verdict *out)
+{
+    enum { RANKS = 16 };
+    cJSON *events[RANKS] = {NULL};
+    LS_ASSERT(size <= RANKS);
+    for (int k = 0; k < size; k++) {
+        events[k] = ls_collectives_events(job, member[k], "\"barrier\"", "begin_ns");
+    }
+    int count = cJSON_GetArraySize(events[0]);
+    for (int i = 0; i < count; i++) {
+        double last_begin = 0, first_end = 1e300, first_begin = 1e300;
+        int last_rank = -1, first_rank = -1;
+        for (int k = 0; k < size; k++) {
+            const cJSON *event = cJSON_GetArrayItem(events[k], i);
+            double begin = ls_json_number(event, "begin_ns", 1e300);
+            double end = ls_json_number(event, "end_ns", 0);
+            first_begin = begin < first_begin ? begin : first_begin;
+            last_rank = begin > last_begin ? member[k] : last_rank;
+            last_begin = begin > last_begin ? begin : last_begin;
+            first_rank = end < first_end ? member[k] : first_rank;
+            first_end = end < first_end ? end : first_end;
+        }
+        /* a rank had to wait 0.2 ms: the barrier shows something */
+        *late += last_begin - first_begin > 2e5;
+        if (first_end < last_begin) {
+            ls_verdict_fail(out, "barrier %d: rank=%d left %.3f ms before rank %d came", i,
+                            first_rank, (last_begin - first_end) * 1e-6, last_rank);
+        }
+    }
+    for (int k = 0; k < size; k++) {
+        cJSON_Delete(events[k]);
+    }
+    return count;
+}
+
+static const ls_tol spare_s =
+    LS_TOL(5, "on top of the deadline: closing, and the turns of other processes on a machine with "
+              "more ranks than cores");
+
+void ls_collectives_absent(const ls_record *job, int rank, const char *op, int want,
+                           double deadline_s, double *seconds, ls_verdict *out)
+{
+    LS_TEXT(named, 48, "\"op\":\"%s\"", op);
+    cJSON *events = ls_collectives_events(job, rank, "\"absent\"", named);
+    const cJSON *event = cJSON_GetArrayItem(events, 0);
+    int status = ls_json_int(event, "status", -1);
+    *seconds = ls_json_number(event, "seconds", 1e9);
+    if (status != want || (want != 0 && !(*seconds <= deadline_s + spare_s.value))) {
+        ls_verdict_fail(out, "rank=%d: status %d after %.2f s, expected %d%s", rank, status,
+                        *seconds, want, want != 0 ? " at the deadline" : "");
+    }
+    cJSON_Delete(events);
+}
+
+bool ls_collectives_names(const ls_record *job, int rank, const char *text, const char *named)
+{
+    LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
+    char *log = ls_text_read(path), *at = log == NULL ? NULL : strstr(log, text);
+    if (at != NULL) {
+        at[strcspn(at, "\n")] = '\0';
+    }
+    bool found = at != NULL && strstr(at, named) != NULL;
+    free(log);
+    return found;
 }
 
 static bool is_on_gpu(const ls_record *job)

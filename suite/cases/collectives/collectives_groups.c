@@ -21,7 +21,7 @@ typedef struct layout {
 #define RUN LS_COLLECTIVES_RUN
 #define TRIED \
     "--ops=all --redop=sum,max,prod --dtypes=fp32,fp16 --counts=0,1,3,1023,33001 --barriers=9 "
-enum { COUNTS = 5, TYPES = 2, PLACES = 2 };
+enum { COUNTS = 5, TYPES = 2, PLACES = 2, LARGE_COUNTS = 2 };
 
 static const layout layouts[] = {
     {"size1", RUN TRIED "--group-size=1", 2, 2, {1, 1}, {{0}, {1}}},
@@ -78,56 +78,57 @@ static void check_start(const layout *l, const ls_record *job, int rank, ls_verd
     }
 }
 
-static void check_results(const layout *l, const ls_record *job, int rank, int *tried,
-                          int64_t *checked, ls_verdict *out)
+static ls_collectives_combination combination_of(const layout *l, int group, int place,
+                                                 const char *op, const char *redop,
+                                                 const ls_collectives_type *type)
 {
+    return (ls_collectives_combination){.op = op,
+                                        .redop = redop,
+                                        .type = type,
+                                        .rank = place,
+                                        .world = group < 0 ? 0 : l->size[group],
+                                        .members = group < 0 ? NULL : l->member[group]};
+}
+
+static int64_t check_results(const layout *l, const ls_record *job, int rank, ls_verdict *out)
+{
+    int64_t checked = 0;
     int place = -1, group = group_of(l, rank, &place);
     for (int k = 0; k < OPERATIONS * TYPES; k++) {
         const struct operation *op = &operations[k / TYPES];
-        const ls_collectives_type *type = &ls_collectives_types[k % TYPES];
         bool reduces = ls_collectives_reduces(op->name);
         bool none = group < 0 || (l->size[group] == 1 && strcmp(op->name, "send") == 0);
         for (int r = 0; r < (reduces ? 3 : 1); r++) {
-            const char *redop = reduces ? redops[r] : "none";
-            cJSON *events = ls_collectives_events_of(job, rank, op->name, redop, type->name);
-            int count = cJSON_GetArraySize(events);
-            int expected = none ? 0 : COUNTS * (op->in_place ? PLACES : 1);
-            if (count != expected) {
-                ls_verdict_fail(out, "rank=%d tried %d combinations of %s (%s), %s, expected %d",
-                                rank, count, op->name, redop, type->name, expected);
-            }
-            if (group >= 0) {
-                ls_collectives_combination c = {.op = op->name,
-                                                .redop = redop,
-                                                .type = type,
-                                                .rank = place,
-                                                .world = l->size[group],
-                                                .members = l->member[group]};
-                ls_collectives_check_events(events, c, rank, checked, out);
-            }
-            *tried += count;
-            cJSON_Delete(events);
+            checked += ls_collectives_check(job, rank,
+                                            combination_of(l, group, place, op->name,
+                                                           reduces ? redops[r] : "none",
+                                                           &ls_collectives_types[k % TYPES]),
+                                            none ? 0 : COUNTS * (op->in_place ? PLACES : 1), out);
         }
     }
+    return checked;
+}
+
+static void conclude(const layout *l, int64_t checked, ls_verdict *out)
+{
+    if (checked == 0) {
+        ls_verdict_set(out, LS_WEAK, "no element was checked");
+    }
+    ls_verdict_pass(out, checked, "%" PRId64 " elements of %d groups exact", checked, l->count);
 }
 
 static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const layout *l = row->data;
     int64_t checked = 0;
-    int tried = 0;
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
     for (int rank = 0; rank < job->world; rank++) {
         check_start(l, job, rank, out);
-        check_results(l, job, rank, &tried, &checked, out);
+        checked += check_results(l, job, rank, out);
     }
-    if (checked == 0) {
-        ls_verdict_set(out, LS_WEAK, "no element was checked");
-    }
-    ls_verdict_pass(out, checked, "%d combinations, %" PRId64 " elements of %d groups exact", tried,
-                    checked, l->count);
+    conclude(l, checked, out);
 }
 
 /* Only all_reduce, of sizes that go directly and around a ring. */
@@ -140,60 +141,25 @@ static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *ou
     }
     for (int rank = 0; rank < job->world; rank++) {
         int place = -1, group = group_of(l, rank, &place);
-        cJSON *events = ls_collectives_events_of(job, rank, "all_reduce", "sum", "fp32");
-        ls_collectives_combination c = {.op = "all_reduce",
-                                        .redop = "sum",
-                                        .type = &ls_collectives_types[0],
-                                        .rank = place,
-                                        .world = l->size[group],
-                                        .members = l->member[group]};
-        ls_collectives_check_events(events, c, rank, &checked, out);
-        cJSON_Delete(events);
+        checked += ls_collectives_check(
+            job, rank,
+            combination_of(l, group, place, "all_reduce", "sum", &ls_collectives_types[0]),
+            LARGE_COUNTS, out);
     }
-    if (checked == 0) {
-        ls_verdict_set(out, LS_WEAK, "no element was checked");
-    }
-    ls_verdict_pass(out, checked, "%" PRId64 " elements of %d groups exact", checked, l->count);
+    conclude(l, checked, out);
 }
 
-/* No rank leaves a barrier before the last of its group has entered; ranks of one machine share the
- * clock. */
 static void judge_barriers(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const layout *l = row->data;
-    cJSON *events[RANKS] = {NULL};
-    int barriers = 0, apart = 0;
+    int barriers = 0, late = 0;
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
-    for (int rank = 0; rank < job->world; rank++) {
-        events[rank] = ls_collectives_events(job, rank, "\"barrier\"", "begin_ns");
-    }
     for (int g = 0; g < l->count; g++) {
-        int count = cJSON_GetArraySize(events[l->member[g][0]]);
-        for (int i = 0; i < count; i++) {
-            double last_begin = 0, first_end = 1e300, first_begin = 1e300;
-            for (int k = 0; k < l->size[g]; k++) {
-                const cJSON *event = cJSON_GetArrayItem(events[l->member[g][k]], i);
-                double begin = ls_json_number(event, "begin_ns", 1e300);
-                double end = ls_json_number(event, "end_ns", 0);
-                first_begin = begin < first_begin ? begin : first_begin;
-                last_begin = begin > last_begin ? begin : last_begin;
-                first_end = end < first_end ? end : first_end;
-            }
-            barriers++;
-            apart += last_begin > first_begin;
-            if (first_end < last_begin) {
-                ls_verdict_fail(out,
-                                "barrier %d of group %d: a rank left %.3f ms before another came",
-                                i, g, (last_begin - first_end) * 1e-6);
-            }
-        }
+        barriers += ls_collectives_barriers(job, l->member[g], l->size[g], &late, out);
     }
-    for (int rank = 0; rank < job->world; rank++) {
-        cJSON_Delete(events[rank]);
-    }
-    if (apart == 0) {
+    if (late == 0) {
         ls_verdict_set(out, LS_WEAK, "no rank was late to any of %d barriers", barriers);
     }
     ls_verdict_pass(out, barriers, "no rank left any of %d barriers of %d groups early", barriers,
@@ -257,11 +223,6 @@ static const layout lost = {"lost", RUN "--ops=none --timeout=1.5 --absent=3 '--
 enum { ABSENT = 3 };
 static const double lost_s = 1.5; /* --timeout of the job */
 
-static const ls_tol spare_s = LS_TOL(
-    5,
-    "on top of the deadline of 1.5 s: closing, and the turns of other processes on a machine with "
-    "more ranks than cores");
-
 /* Without one rank its group fails at the deadline, that of the first of its ranks, which gives up
  * for the others, too; the other group's operation works. Which rank is named is judged where all
  * ranks are together. */
@@ -272,29 +233,16 @@ static void judge_lost(const ls_case *row, const ls_record *job, ls_verdict *out
     if (ls_collectives_ended_otherwise(row, job, out)) {
         return;
     }
-    LS_TEXT(op, 48, "\"op\":\"%s\"", name);
+    LS_TEXT(wanted, 96, "without/%s of group 0'", name);
     for (int rank = 0; rank < job->world; rank++) {
         int place, group = group_of(&lost, rank, &place);
-        cJSON *events = ls_collectives_events(job, rank, "\"absent\"", op);
-        const cJSON *event = cJSON_GetArrayItem(events, 0);
-        int status = ls_json_int(event, "status", -1);
-        double seconds = ls_json_number(event, "seconds", 1e9);
         int want = group == 0 && rank != ABSENT ? LS_ERR_PEER_LOST : LS_OK;
-        bool late = want != LS_OK && !(seconds <= lost_s + spare_s.value);
+        double seconds;
+        ls_collectives_absent(job, rank, name, want, lost_s, &seconds, out);
         longest_s = want != LS_OK && seconds > longest_s ? seconds : longest_s;
-        if (status != want || late) {
-            ls_verdict_fail(out, "rank=%d of group %d: status %d after %.2f s, expected %d%s", rank,
-                            group, status, seconds, want,
-                            want != LS_OK ? " at the deadline of 1.5 s" : "");
-        }
-        LS_TEXT(wanted, 96, "without/%s of group 0'", name);
-        LS_TEXT(path, 700, "%s/rank%d.log", job->directory, rank);
-        char *text = want == LS_OK ? NULL : ls_text_read(path);
-        if (want != LS_OK && (text == NULL || strstr(text, wanted) == NULL)) {
+        if (want != LS_OK && !ls_collectives_names(job, rank, wanted, "")) {
             ls_verdict_fail(out, "rank=%d does not name its group and the operation", rank);
         }
-        free(text);
-        cJSON_Delete(events);
     }
     if (longest_s < lost_s) {
         ls_verdict_fail(out, "group 0 gave up after %.2f s, before the deadline of 1.5 s",
@@ -351,14 +299,6 @@ static const ls_row refused[] = {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define OUTCOME .inside = true, .judges_outcome = true
-#define ADD(number, function, lines, what, ...)                                                \
-    ls_rows_format(                                                                            \
-        list, settings,                                                                        \
-        &(const ls_row){                                                                       \
-            .requirement = number, .judge = function, .data = what, .script = lines, OUTCOME}, \
-        "collectives." __VA_ARGS__)
-
 void ls_collectives_groups_cases(const ls_case_settings *settings, ls_case_list *list)
 {
     static const char large_script[] =
@@ -371,19 +311,22 @@ void ls_collectives_groups_cases(const ls_case_settings *settings, ls_case_list 
                    {"barrier", "barrier"},       {"all_to_all", "all-to-all"}};
     for (int i = 0; i < LAYOUTS; i++) {
         const layout *l = &layouts[i];
-        ADD("X9", judge_groups, l->script, l, "groups.%s.w%d: " LS_COLLECTIVES_JOB "w%d", l->name,
-            l->world, l->world);
-        ADD("X9", judge_together, l->script, l, "groups.%s.together.w%d: " LS_COLLECTIVES_JOB "w%d",
-            l->name, l->world, l->world);
+        LS_COLLECTIVES_ADD("X9", judge_groups, l->script, l,
+                           "groups.%s.w%d: " LS_COLLECTIVES_JOB "w%d", l->name, l->world, l->world);
+        LS_COLLECTIVES_ADD("X9", judge_together, l->script, l,
+                           "groups.%s.together.w%d: " LS_COLLECTIVES_JOB "w%d", l->name, l->world,
+                           l->world);
         if (l->size[0] > 1) { /* in a group of one no rank can be late */
-            ADD("X9", judge_barriers, l->script, l,
-                "groups.%s.barrier.w%d: " LS_COLLECTIVES_JOB "w%d", l->name, l->world, l->world);
+            LS_COLLECTIVES_ADD("X9", judge_barriers, l->script, l,
+                               "groups.%s.barrier.w%d: " LS_COLLECTIVES_JOB "w%d", l->name,
+                               l->world, l->world);
         }
     }
-    ADD("X9", judge_large, large_script, pairs, "groups.large.w4: " LS_COLLECTIVES_JOB "w4");
+    LS_COLLECTIVES_ADD("X9", judge_large, large_script, pairs,
+                       "groups.large.w4: " LS_COLLECTIVES_JOB "w4");
     for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
-        ADD("X9", judge_lost, lost.script, without[i].op,
-            "groups.lost.%s: " LS_COLLECTIVES_JOB "w5", without[i].id);
+        LS_COLLECTIVES_ADD("X9", judge_lost, lost.script, without[i].op,
+                           "groups.lost.%s: " LS_COLLECTIVES_JOB "w5", without[i].id);
     }
     LS_ROWS(list, settings, refused);
 }
