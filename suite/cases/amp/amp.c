@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "toy_script.h"
+#include "toy.h"
 
 /* Who owns what, and which optimizers each loss's block lists. */
 typedef struct scenario {

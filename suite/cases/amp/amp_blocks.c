@@ -3,7 +3,7 @@
  * sums scaled ones in their own type. */
 #include <math.h>
 
-#include "toy_script.h"
+#include "toy.h"
 
 /* m0 = m(1), SGD without momentum, rate 1: what a step takes off is the gradient. */
 #define AT(o, s)                                                                                  \

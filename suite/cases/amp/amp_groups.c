@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "toy_script.h"
+#include "toy.h"
 
 static void zero_both(ls_toy *toy, bool by_model, int models)
 {

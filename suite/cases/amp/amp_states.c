@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "toy_script.h"
+#include "toy.h"
 
 /* m0 and m1 in one optimizer, SGD with momentum. */
 #define AT(o, n, s)                                                            \

@@ -1,10 +1,12 @@
-/* Training that starts from a file of another run, a dump or a checkpoint, whatever types it holds.
- */
+/* Training that starts from a file of another run, a dump or a checkpoint, whatever types it holds;
+ * and training that learns. */
 #include "suite/cases/rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 
 typedef struct source {
@@ -93,6 +95,47 @@ static void judge_resumed(const ls_case *row, const ls_record *job, ls_verdict *
     ls_verdict_pass(out, 1, "rank 0 says that --init is not used");
 }
 
+/* ---- training works at all: the loss comes down on data that can be learnt --------------------
+ */
+
+enum { STEPS = 60, WINDOW = 10 };
+
+static const ls_tol falls_to = LS_TOL(
+    0.8, "synthetic images are separable by class: a fresh network is at ln 10 = 2.30 and must "
+         "leave it by a fifth in 60 steps; one that does not learn stays within noise of it");
+
+/* Mean over ranks and over WINDOW steps that end at `last`; adds how many losses it is of. */
+static double mean_loss(const ls_record *job, int64_t last, int *losses)
+{
+    double sum = 0;
+    int count = 0;
+    for (int k = 0; k < job->world; k++) {
+        for (int64_t step = last - WINDOW + 1; step <= last; step++) {
+            const ls_record_step *seen = ls_record_find_step(&job->rank[k], step);
+            if (seen != NULL) {
+                sum += seen->loss;
+                count++;
+            }
+        }
+    }
+    *losses += count;
+    return count == 0 ? NAN : sum / count;
+}
+
+static void judge_falls(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)row;
+    int losses = 0;
+    double first = mean_loss(job, WINDOW, &losses), last = mean_loss(job, STEPS, &losses);
+    ls_verdict_measured(out, last / first, falls_to.value, "of the first", falls_to.why);
+    if (!(last <= falls_to.value * first)) {
+        ls_verdict_fail(out, "mean loss %.4f of the first %d steps became %.4f", first, WINDOW,
+                        last);
+    }
+    ls_verdict_pass(out, losses, "mean loss of %d steps fell from %.3f to %.3f", WINDOW, first,
+                    last);
+}
+
 #define FIRST "resnet8 w2 b0.05 steps=2 "
 #define SECOND " | resnet8 w2 b0.05 steps=1 dump=1 "
 #define DUMP(from, to) \
@@ -113,6 +156,7 @@ static const source dump = {"dump/step000002.rank0.safetensors", false},
                     checkpoint = {"checkpoint.safetensors", true};
 
 static const ls_row rows[] = {
+    {"training.falls.o[0|1|2|3].w2", "T1", judge_falls, "resnet8 O$1 w2 batch=16 steps=60"},
     {"init.dump.o0-to-o0.w2", "Q34", judge_start, DUMP("O0", "O0"), &dump},
     {"init.dump.o2-to-o2.w2", "Q34", judge_start, DUMP("O2", "O2"), &dump},
     {"init.dump.bf16-to-bf16.w2", "Q34", judge_start, DUMP("O2 bf16", "O2 bf16"), &dump},
