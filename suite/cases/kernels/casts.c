@@ -5,13 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/rng.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "suite/cases/rows.h"
 #include "reference/explain/explain.h"
-#include "net.h"
+#include "reference/oracle/bits.h"
+#include "suite/inside/inside.h"
+#include "suite/inside/kernel.h"
 
-enum { LOGITS = 10, BATCH = 2 };
+enum { LOGITS = 10, BATCH = 2, PIXELS = 16, IMAGE = 3 * PIXELS * PIXELS };
 
 typedef struct kind {
     const char *name;
@@ -22,21 +25,145 @@ static const kind kinds[] = {{"fp16", LS_F16}, {"bf16", LS_BF16}, {"f32", LS_F32
 
 enum { KINDS = 3 };
 
+/* ---- a network whose every tensor a case may look at and change ----------------------------- */
+
+/* A resnet8 of ten classes for images of 16 x 16 pixels on the CPU's backend; parameters are f32.
+ */
+typedef struct net {
+    ls_kernel_net network;
+    ls_kernel_subject s;
+    ls_verdict *verdict;
+} net;
+
+static void must(net *n, ls_status status, const char *call)
+{
+    if (status != LS_OK) {
+        ls_verdict_fail(n->verdict, "%s failed: %s", call, ls_status_name(status));
+    }
+}
+
+/* Of the plan: it is told that parameters have changed. */
+static void changed(net *n)
+{
+    must(n, n->s.api->plan_params_changed(n->s.plan, n->s.stream), "plan_params_changed");
+}
+
+static bool open_net(net *n, ls_dtype activation, int batch, uint64_t seed, ls_verdict *out)
+{
+    ls_kernel_net *w = &n->network;
+    n->verdict = out;
+    ls_kernel_net_start(w);
+    int x = ls_kernel_net_relu(w, ls_kernel_net_norm(w, ls_kernel_net_conv(w, 0, 16, 3, 1, 1)));
+    x = ls_kernel_net_block(w, x, 16, 1, 'A');
+    x = ls_kernel_net_block(w, x, 32, 2, 'A');
+    ls_kernel_net_finish(w, ls_kernel_net_block(w, x, 64, 2, 'A'), LOGITS);
+    ls_kernel_subject_options options = {.device = "cpu",
+                                         .batch = batch,
+                                         .height = PIXELS,
+                                         .width = PIXELS,
+                                         .threads = 1,
+                                         .activation = activation,
+                                         .seed = seed};
+    ls_status status = ls_kernel_subject_make(w, &options, &n->s);
+    if (status != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "no plan: %s", ls_status_name(status));
+        return false;
+    }
+    changed(n);
+    return true;
+}
+
+static void close_net(net *n)
+{
+    ls_kernel_subject_free(&n->s);
+}
+
+/* The last parameter of that role. */
+static int find(const net *n, ls_param_role role)
+{
+    int found = -1;
+    for (int i = 0; i < n->network.network.param_count; i++) {
+        found = n->network.param[i].role == role ? i : found;
+    }
+    LS_ASSERT(found >= 0);
+    return found;
+}
+
+/* A tensor's f32 values, for the caller to free. */
+static float *values_of(net *n, const ls_tensor *tensor)
+{
+    float *value = ls_list_make(1, (size_t)tensor->count * sizeof *value);
+    must(n,
+         n->s.api->copy_out(n->s.backend, n->s.stream, value, tensor->data,
+                            (int64_t)ls_tensor_bytes(tensor)),
+         "copy_out");
+    must(n, n->s.api->stream_wait(n->s.stream), "copy_out");
+    return value;
+}
+
+static void set_param(net *n, int param, const float *value)
+{
+    const ls_tensor *tensor = &n->s.param[param];
+    must(n,
+         n->s.api->copy_in(n->s.backend, n->s.stream, tensor->data, value,
+                           (int64_t)ls_tensor_bytes(tensor)),
+         "copy_in");
+    must(n, n->s.api->stream_wait(n->s.stream), "copy_in");
+}
+
+static void draw_input(net *n, uint64_t seed)
+{
+    for (int i = 0; i < n->s.options.batch * IMAGE; i++) {
+        n->s.input[i] = ls_rng_normal(seed, 77, (uint64_t)i);
+    }
+    for (int i = 0; i < n->s.options.batch; i++) {
+        n->s.target[i] = ls_rng_below(seed, 78, (uint64_t)i, LOGITS);
+    }
+}
+
+static ls_status ready(void *context, int param)
+{
+    (void)context, (void)param;
+    return LS_OK;
+}
+
+/* Forward, and backward of loss * scale * factor, with parameters as the plan knows them; the loss.
+ */
+static float run_net(net *n, float scale, float factor)
+{
+    const ls_backend_api *api = n->s.api;
+    ls_step_state state = {0};
+    must(n, ls_kernel_subject_set_scale(&n->s, scale), "copy_in");
+    must(n, api->plan_forward(n->s.plan, n->s.stream, n->s.input, n->s.target), "plan_forward");
+    must(n, api->plan_backward(n->s.plan, n->s.stream, factor, ready, NULL), "plan_backward");
+    must(n, ls_kernel_subject_get_state(&n->s, &state), "copy_out");
+    return state.loss;
+}
+
+/* Rounded on the bits of the double, by the oracle's rules. */
+static float rounded(ls_dtype type, float value)
+{
+    ls_bits_type bits = type == LS_F16 ? LS_BITS_F16 : type == LS_BF16 ? LS_BITS_BF16 : LS_BITS_F32;
+    return (float)ls_bits_round(bits, (double)value);
+}
+
 /* Everything a run leaves, as f32. */
 typedef struct result {
     float loss, logits[BATCH * LOGITS];
-    float *grad[64];
+    float *grad[LS_KERNEL_NET_PARAMS];
     int count;
 } result;
 
-static result run(ls_net *net, float scale)
+static result run(net *n, float scale)
 {
-    result r = {.count = net->network.param_count};
-    LS_ASSERT(r.count <= 64);
-    r.loss = ls_net_run(net, scale, 1.0f);
-    ls_net_logits(net, r.logits);
+    result r = {.count = n->network.network.param_count};
+    r.loss = run_net(n, scale, 1.0f);
+    must(n,
+         n->s.api->plan_export(n->s.plan, n->s.stream, LS_EXPORT_LOGITS, 0, r.logits,
+                               (int64_t)sizeof r.logits),
+         "plan_export");
     for (int i = 0; i < r.count; i++) {
-        r.grad[i] = ls_net_values(net, &net->grad[i]);
+        r.grad[i] = values_of(n, &n->s.grad[i]);
     }
     return r;
 }
@@ -54,11 +181,11 @@ static bool same_logits(const result *a, const result *b)
 }
 
 /* Logits and all gradients have the same bits. */
-static bool same(const ls_net *net, const result *a, const result *b)
+static bool same(const net *n, const result *a, const result *b)
 {
     bool equal = same_logits(a, b);
     for (int i = 0; i < a->count; i++) {
-        size_t bytes = (size_t)net->grad[i].count * sizeof(float);
+        size_t bytes = (size_t)n->s.grad[i].count * sizeof(float);
         equal = equal && memcmp(a->grad[i], b->grad[i], bytes) == 0;
     }
     return equal;
@@ -79,31 +206,30 @@ static bool concerns(const ls_param *param, const char *what)
 }
 
 /* Values that no 16-bit type holds, for batch norm's 1 and 0 too. */
-static void unround(ls_net *net)
+static void unround(net *n)
 {
-    for (int i = 0; i < net->network.param_count; i++) {
-        float *value = ls_net_values(net, &net->param[i]);
-        for (int64_t k = 0; k < net->param[i].count; k++) {
+    for (int i = 0; i < n->network.network.param_count; i++) {
+        float *value = values_of(n, &n->s.param[i]);
+        for (int64_t k = 0; k < n->s.param[i].count; k++) {
             value[k] = value[k] * 1.0003f + 0.00031f * (float)(k % 7);
         }
-        ls_net_set(net, i, value);
+        set_param(n, i, value);
         free(value);
     }
-    ls_net_changed(net);
+    changed(n);
 }
 
-static void round_params(ls_net *net, const char *what, ls_dtype type)
+static void round_params(net *n, const char *what, ls_dtype type)
 {
-    for (int i = 0; i < net->network.param_count; i++) {
-        float *value = ls_net_values(net, &net->param[i]);
-        for (int64_t k = 0; k < net->param[i].count && concerns(&net->network.param[i], what);
-             k++) {
-            value[k] = ls_net_rounded(type, value[k]);
+    for (int i = 0; i < n->network.network.param_count; i++) {
+        float *value = values_of(n, &n->s.param[i]);
+        for (int64_t k = 0; k < n->s.param[i].count && concerns(&n->network.param[i], what); k++) {
+            value[k] = rounded(type, value[k]);
         }
-        ls_net_set(net, i, value);
+        set_param(n, i, value);
         free(value);
     }
-    ls_net_changed(net);
+    changed(n);
 }
 
 /* Rounding these operands beforehand changes no bit where the operation rounds them itself, and
@@ -112,17 +238,17 @@ struct trial {
     ls_dtype type;       /* of activations */
     const char *operand; /* or NULL */
     uint64_t seed;
-    void (*check)(ls_net *net, const struct trial *trial, ls_verdict *out);
+    void (*check)(net *n, const struct trial *trial, ls_verdict *out);
 };
 
 static void judge_trial(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct trial *trial = row->data;
-    ls_net net;
+    net n;
     (void)job;
-    if (ls_net_open(&net, trial->type, LS_F32, BATCH, trial->seed, out)) {
-        trial->check(&net, trial, out);
-        ls_net_close(&net);
+    if (open_net(&n, trial->type, BATCH, trial->seed, out)) {
+        trial->check(&n, trial, out);
+        close_net(&n);
     }
 }
 
@@ -132,23 +258,23 @@ static ls_dtype half_of(const struct trial *trial)
     return trial->type == LS_F32 ? LS_F16 : trial->type;
 }
 
-static void check_operand(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_operand(net *n, const struct trial *trial, ls_verdict *out)
 {
     const char *what = trial->operand;
     ls_dtype type = trial->type, half = half_of(trial);
     bool still = type != LS_F32 && strncmp(what, "norm", 4) != 0;
-    unround(net);
-    result before = run(net, 128.0f);
+    unround(n);
+    result before = run(n, 128.0f);
     if (strcmp(what, "input") == 0) {
-        for (int i = 0; i < BATCH * 3 * 256; i++) {
-            net->input[i] = ls_net_rounded(half, net->input[i]);
+        for (int i = 0; i < BATCH * IMAGE; i++) {
+            n->s.input[i] = rounded(half, n->s.input[i]);
         }
     } else {
-        round_params(net, what, half);
+        round_params(n, what, half);
     }
-    result after = run(net, 128.0f);
+    result after = run(n, 128.0f);
     /* where nothing is rounded, the forward alone must show it */
-    bool equal = still ? same(net, &before, &after) : same_logits(&before, &after);
+    bool equal = still ? same(n, &before, &after) : same_logits(&before, &after);
     if (equal != still) {
         ls_verdict_fail(out, "%s rounded to %s beforehand: the bits %s", what, ls_dtype_name(half),
                         equal ? "stay, so it was rounded" : "change");
@@ -167,30 +293,36 @@ static int64_t strangers(ls_dtype type, const float *value, int64_t count)
 {
     int64_t found = 0;
     for (int64_t i = 0; i < count; i++) {
-        found += !(value[i] == ls_net_rounded(type, value[i]));
+        found += !(value[i] == rounded(type, value[i]));
     }
     return found;
 }
 
-static void check_activations(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_activations(net *n, const struct trial *trial, ls_verdict *out)
 {
     ls_dtype type = trial->type, half = half_of(trial);
     int stored = 0;
-    result r = run(net, 128.0f);
-    for (int i = 1; i < net->network.layer_count - 1; i++) {
-        int64_t count;
-        float *value = ls_net_activation(net, i, &count);
+    ls_kernel_interpreter sizes; /* only for those of the layers */
+    ls_kernel_interpreter_make(&sizes, &n->network, BATCH, PIXELS, PIXELS, LS_KERNEL_ROUND_NONE);
+    result r = run(n, 128.0f);
+    for (int i = 1; i < n->network.network.layer_count - 1; i++) {
+        int64_t count = sizes.size[i].count;
+        char text[300];
+        ls_inside_capture capture = ls_inside_capture_begin(); /* it says what is fused away */
+        float *value = ls_kernel_subject_activation(&n->s, i, count);
+        ls_inside_capture_end(&capture, text, (int)sizeof text);
         if (value == NULL) {
             continue;
         }
         int64_t odd = strangers(half, value, count);
         stored++;
         if ((type == LS_F32) != (odd > 0)) {
-            ls_verdict_fail(out, "%s: %lld of %lld elements are no %s", net->network.layer[i].name,
+            ls_verdict_fail(out, "%s: %lld of %lld elements are no %s", n->network.layer[i].name,
                             (long long)odd, (long long)count, ls_dtype_name(half));
         }
         free(value);
     }
+    ls_kernel_interpreter_free(&sizes);
     if (stored == 0) {
         ls_verdict_set(out, LS_WEAK, "every layer is fused away");
     }
@@ -200,16 +332,16 @@ static void check_activations(ls_net *net, const struct trial *trial, ls_verdict
 
 /* Gradients of products are made in the activation's type even where they are held in f32; batch
  * norm's are f32 throughout. */
-static void check_gradients(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_gradients(net *n, const struct trial *trial, ls_verdict *out)
 {
     ls_dtype type = trial->type, half = half_of(trial);
-    result r = run(net, 128.0f);
+    result r = run(n, 128.0f);
     for (int i = 0; i < r.count; i++) {
-        bool norm = concerns(&net->network.param[i], "norm");
-        int64_t odd = strangers(half, r.grad[i], net->grad[i].count);
+        bool norm = concerns(&n->network.param[i], "norm");
+        int64_t odd = strangers(half, r.grad[i], n->s.grad[i].count);
         if ((norm || type == LS_F32) != (odd > 0)) {
-            ls_verdict_fail(out, "%s: %lld of %lld gradients are no %s", net->network.param[i].name,
-                            (long long)odd, (long long)net->grad[i].count, ls_dtype_name(half));
+            ls_verdict_fail(out, "%s: %lld of %lld gradients are no %s", n->network.param[i].name,
+                            (long long)odd, (long long)n->s.grad[i].count, ls_dtype_name(half));
         }
     }
     ls_verdict_pass(out, r.count, "%d gradients: products' are %s, batch norm's f32", r.count,
@@ -220,32 +352,32 @@ static void check_gradients(ls_net *net, const struct trial *trial, ls_verdict *
 /* ---- the weights' cache ---------------------------------------------------------------------- */
 
 /* What an optimizer's step does to the weights. */
-static void step_weights(ls_net *net)
+static void step_weights(net *n)
 {
-    for (int i = 0; i < net->network.param_count; i++) {
-        float *value = ls_net_values(net, &net->param[i]);
-        for (int64_t k = 0; k < net->param[i].count; k++) {
+    for (int i = 0; i < n->network.network.param_count; i++) {
+        float *value = values_of(n, &n->s.param[i]);
+        for (int64_t k = 0; k < n->s.param[i].count; k++) {
             value[k] += 0.01f * (float)(1 + k % 3);
         }
-        ls_net_set(net, i, value);
+        set_param(n, i, value);
         free(value);
     }
 }
 
 /* A plan that ran before `changes` gives what a new plan gives that never knew other weights. */
-static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t input, const char *when,
+static void compare_fresh(net *used, ls_dtype type, bool steps, uint64_t input, const char *when,
                           ls_verdict *out)
 {
-    ls_net fresh;
-    if (!ls_net_open(&fresh, type, LS_F32, BATCH, 8, out)) {
+    net fresh;
+    if (!open_net(&fresh, type, BATCH, 8, out)) {
         return;
     }
     if (steps) {
         step_weights(&fresh);
-        ls_net_changed(&fresh);
+        changed(&fresh);
     }
-    ls_net_input(&fresh, input);
-    ls_net_input(used, input);
+    draw_input(&fresh, input);
+    draw_input(used, input);
     result a = run(used, 128.0f), b = run(&fresh, 128.0f);
     if (!same(used, &a, &b)) {
         ls_verdict_fail(out, "%s: logit 0 is %.9g, a new plan's %.9g", when, (double)a.logits[0],
@@ -253,18 +385,18 @@ static void compare_fresh(ls_net *used, ls_dtype type, bool steps, uint64_t inpu
     }
     drop(&a);
     drop(&b);
-    ls_net_close(&fresh);
+    close_net(&fresh);
 }
 
-static void check_cache(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_cache(net *n, const struct trial *trial, ls_verdict *out)
 {
     ls_dtype type = trial->type;
-    result r = run(net, 128.0f);
-    compare_fresh(net, type, false, 81, "a second micro-step with the same weights", out);
-    step_weights(net);
-    ls_net_changed(net);
-    compare_fresh(net, type, true, 82, "the first forward behind a step", out);
-    compare_fresh(net, type, true, 83, "the second forward behind a step", out);
+    result r = run(n, 128.0f);
+    compare_fresh(n, type, false, 81, "a second micro-step with the same weights", out);
+    step_weights(n);
+    changed(n);
+    compare_fresh(n, type, true, 82, "the first forward behind a step", out);
+    compare_fresh(n, type, true, 83, "the second forward behind a step", out);
     ls_verdict_pass(out, 3 * (r.count + 1),
                     "micro-steps and the forward behind a step see the weights of their time");
     drop(&r);
@@ -272,20 +404,20 @@ static void check_cache(ls_net *net, const struct trial *trial, ls_verdict *out)
 
 /* Cast once: until it is notified, a plan with half products does not look at the f32 weights
  * again. */
-static void check_cast_once(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_cast_once(net *n, const struct trial *trial, ls_verdict *out)
 {
     (void)trial;
-    result before = run(net, 128.0f);
-    int conv = ls_net_find(net, "layer2.0.conv1.weight");
-    float *value = ls_net_values(net, &net->param[conv]);
-    for (int64_t k = 0; k < net->param[conv].count; k++) {
+    result before = run(n, 128.0f);
+    int conv = find(n, LS_PARAM_CONV_WEIGHT);
+    float *value = values_of(n, &n->s.param[conv]);
+    for (int64_t k = 0; k < n->s.param[conv].count; k++) {
         value[k] *= 2.0f;
     }
-    ls_net_set(net, conv, value);
-    result before_notice = run(net, 128.0f);
-    ls_net_changed(net);
-    result notified = run(net, 128.0f);
-    bool first = same(net, &before, &before_notice), second = same(net, &before, &notified);
+    set_param(n, conv, value);
+    result before_notice = run(n, 128.0f);
+    changed(n);
+    result notified = run(n, 128.0f);
+    bool first = same(n, &before, &before_notice), second = same(n, &before, &notified);
     if (!first || second) {
         ls_verdict_fail(out, "weights changed: the forward %s before it was notified, %s after",
                         first ? "did not see it" : "saw it", second ? "did not see it" : "saw it");
@@ -301,33 +433,33 @@ static void check_cast_once(ls_net *net, const struct trial *trial, ls_verdict *
 /* ---- loss and its scale ---------------------------------------------------------------------- */
 
 /* Logits are the bias: the linear layer's weights are zero. */
-static void bias_only(ls_net *net, const float bias[LOGITS], int64_t target)
+static void bias_only(net *n, const float bias[LOGITS], int64_t target)
 {
-    int weight = ls_net_find(net, "fc.weight");
-    float *zero = ls_list_make((size_t)net->param[weight].count, sizeof *zero);
-    ls_net_set(net, weight, zero);
-    ls_net_set(net, ls_net_find(net, "fc.bias"), bias);
+    int weight = find(n, LS_PARAM_LINEAR_WEIGHT);
+    float *zero = ls_list_make((size_t)n->s.param[weight].count, sizeof *zero);
+    set_param(n, weight, zero);
+    set_param(n, find(n, LS_PARAM_LINEAR_BIAS), bias);
     free(zero);
-    ls_net_changed(net);
-    for (int n = 0; n < net->batch; n++) {
-        net->target[n] = target;
+    changed(n);
+    for (int i = 0; i < n->s.options.batch; i++) {
+        n->s.target[i] = target;
     }
 }
 
 /* Logits of 49152 and -49152: the loss is 98304, beyond fp16. */
-static void check_loss(ls_net *net, const struct trial *trial, ls_verdict *out)
+static void check_loss(net *n, const struct trial *trial, ls_verdict *out)
 {
     (void)trial;
     static const float bias[LOGITS] = {49152.0f, -49152.0f, 0, 0, 0, 0, 0, 0, 0, 0};
-    bias_only(net, bias, 1);
-    float loss = ls_net_run(net, 1.0f, 1.0f);
+    bias_only(n, bias, 1);
+    float loss = run_net(n, 1.0f, 1.0f);
     if (loss != 98304.0f) {
         ls_verdict_fail(out, "the loss is %.9g, expected 98304", (double)loss);
     }
     /* ten equal logits: ln(10), to f32 and not to a 16-bit type */
     static const float flat[LOGITS] = {0};
-    bias_only(net, flat, 3);
-    loss = ls_net_run(net, 1.0f, 1.0f);
+    bias_only(n, flat, 3);
+    loss = run_net(n, 1.0f, 1.0f);
     static const ls_tol tol =
         LS_TOL(2.4e-7, "ln(10) is between 2 and 4: one unit in f32's last place");
     if (!(fabs((double)loss - log(10.0)) <= tol.value)) {
@@ -360,13 +492,13 @@ static void judge_product(const ls_case *row, const ls_record *job, ls_verdict *
     (void)job;
     const product *p = row->data;
     static const float bias[LOGITS] = {40.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    ls_net net;
-    if (!ls_net_open(&net, kinds[p->kind].type, LS_F32, 1, 11, out)) {
+    net n;
+    if (!open_net(&n, kinds[p->kind].type, 1, 11, out)) {
         return;
     }
-    bias_only(&net, bias, 1);
-    ls_net_run(&net, p->scale, p->factor);
-    float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
+    bias_only(&n, bias, 1);
+    run_net(&n, p->scale, p->factor);
+    float *grad = values_of(&n, &n.s.grad[find(&n, LS_PARAM_LINEAR_BIAS)]);
     if (grad[0] != p->expected || grad[1] != -p->expected || !isfinite(grad[2])) {
         ls_verdict_fail(out, "S %.9g * %g: the gradients are %.9g, %.9g, %.9g", (double)p->scale,
                         (double)p->factor, (double)grad[0], (double)grad[1], (double)grad[2]);
@@ -374,7 +506,7 @@ static void judge_product(const ls_case *row, const ls_record *job, ls_verdict *
     ls_verdict_pass(out, 3, "S %.9g * %g gives %.9g", (double)p->scale, (double)p->factor,
                     (double)grad[0]);
     free(grad);
-    ls_net_close(&net);
+    close_net(&n);
 }
 
 /* p of 1.5e-8 vanishes in fp16 (half the smallest subnormal is 3e-8); times 65536 in f32 it stays.
@@ -383,17 +515,17 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     (void)row, (void)job;
     static const float bias[LOGITS] = {18.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    ls_net net;
-    if (!ls_net_open(&net, LS_F16, LS_F32, 1, 12, out)) {
+    net n;
+    if (!open_net(&n, LS_F16, 1, 12, out)) {
         return;
     }
     double p = exp(-18.0) / (1.0 + 9.0 * exp(-18.0));
     static const ls_tol tol = LS_TOL(0x1p-20, "units of fp16 between 2^-10 and 2^-9: p in f32 may "
                                               "fall on the other side of one rounding");
-    bias_only(&net, bias, 0);
+    bias_only(&n, bias, 0);
     for (int scaled = 0; scaled < 2; scaled++) {
-        ls_net_run(&net, scaled ? 65536.0f : 1.0f, 1.0f);
-        float *grad = ls_net_values(&net, &net.grad[ls_net_find(&net, "fc.bias")]);
+        run_net(&n, scaled ? 65536.0f : 1.0f, 1.0f);
+        float *grad = values_of(&n, &n.s.grad[find(&n, LS_PARAM_LINEAR_BIAS)]);
         double expected = scaled ? p * 65536.0 : 0.0;
         if (!(fabs((double)grad[5] - expected) <= (scaled ? tol.value : 0.0))) {
             ls_verdict_fail(out, "S %d: the gradient is %.9g, expected %.9g", scaled ? 65536 : 1,
@@ -402,7 +534,7 @@ static void judge_rescue(const ls_case *row, const ls_record *job, ls_verdict *o
         free(grad);
     }
     ls_verdict_pass(out, 2, "0 at S 1, %.3g at S 65536", p * 65536.0);
-    ls_net_close(&net);
+    close_net(&n);
 }
 
 /* ---- reported types -------------------------------------------------------------------------- */
