@@ -219,6 +219,16 @@ int ls_dumps_same(const ls_dumpfile *from, const char *from_group, const ls_dump
     return compared;
 }
 
+bool ls_dumps_targets(const ls_record *job, int64_t step, int rank, int64_t count, int64_t *target)
+{
+    ls_verdict unused = {.code = LS_PASS};
+    ls_dumpfile *file = ls_dumps_open(job, step, rank, &unused);
+    const ls_dumpfile_entry *entry = file == NULL ? NULL : ls_dumpfile_find(file, "target");
+    bool read = entry != NULL && entry->count == count && ls_dumpfile_read_i64(entry, target);
+    ls_dumpfile_close(file);
+    return read;
+}
+
 const char *ls_dumps_next_param(const ls_dumpfile *file, int *at)
 {
     while (*at < ls_dumpfile_count(file)) {

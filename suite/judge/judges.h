@@ -149,6 +149,8 @@ double *ls_dumps_values(const ls_dumpfile_entry *entry);
  * there are; 0 where either file is NULL. */
 int ls_dumps_same(const ls_dumpfile *from, const char *from_group, const ls_dumpfile *to,
                   const char *to_group, const char *who, const char *why, ls_verdict *out);
+/* The `count` targets of a rank's dump; false where it has no such tensor. */
+bool ls_dumps_targets(const ls_record *job, int64_t step, int rank, int64_t count, int64_t *target);
 /* The names below "param/", one after another, then NULL. *at starts at 0. */
 const char *ls_dumps_next_param(const ls_dumpfile *file, int *at);
 
