@@ -213,44 +213,28 @@ static ls_status save(const char *folder, int step, const ls_spec *spec, int mic
     return ls_safetensors_finish(writer);
 }
 
-/* The first step of `timed`, `micro` micro-batches a file, the first of them step `step`. */
+/* The first step of `timed`, `micro` micro-batches a file, the first of them step `step`; of a job
+ * of one process the parts of its batch are the micro-batches of one file. */
 static ls_status write_world(const ls_spec *timed, int micro, int step, const char *run,
                              const char *folder)
 {
+    int parts = timed->parts > 0 ? timed->parts : 1, drawn = timed->parts > 0 ? 1 : micro;
+    ls_spec part = *timed;
+    part.batch_size /= parts;
     batch_file file = {NULL, NULL, timed->batch_size, 0};
     file.pixels = file.images * 3 * timed->image_size * timed->image_size;
-    file.input = malloc((size_t)(micro * file.pixels) * sizeof(float));
-    file.target = malloc((size_t)(micro * file.images) * sizeof(int64_t));
+    file.input = malloc((size_t)(drawn * file.pixels) * sizeof(float));
+    file.target = malloc((size_t)(drawn * file.images) * sizeof(int64_t));
     ls_status status = LS_OK;
     if (file.input == NULL || file.target == NULL) {
         status = ls_log_fail(LS_ERR_INFRA, "no memory for the reference's batches");
     }
     for (int rank = 0; rank < timed->world && status == LS_OK; rank++) {
-        status = draw(timed, run, rank, rank % micro, &file);
-        if (status == LS_OK && rank % micro == micro - 1) {
-            status = save(folder, step++, timed, micro, &file);
+        status = draw(timed, run, rank, rank % drawn, &file);
+        if (status == LS_OK && rank % drawn == drawn - 1) {
+            status = save(folder, step++, &part, micro, &file);
         }
     }
-    free(file.input);
-    free(file.target);
-    return status;
-}
-
-/* The first step of a job of one process, the parts of its batch as micro-batches. */
-static ls_status write_parts(const ls_spec *timed, const char *run, const char *folder)
-{
-    ls_spec part = *timed;
-    part.batch_size /= timed->parts;
-    batch_file file = {NULL, NULL, timed->batch_size, 0};
-    file.pixels = file.images * 3 * timed->image_size * timed->image_size;
-    file.input = malloc((size_t)file.pixels * sizeof(float));
-    file.target = malloc((size_t)file.images * sizeof(int64_t));
-    ls_status status = LS_OK;
-    if (file.input == NULL || file.target == NULL) {
-        status = ls_log_fail(LS_ERR_INFRA, "no memory for the reference's batch");
-    }
-    LS_THEN(status, draw(timed, run, 0, 0, &file));
-    LS_THEN(status, save(folder, 1, &part, timed->parts, &file));
     free(file.input);
     free(file.target);
     return status;
@@ -287,7 +271,7 @@ ls_status ls_timed_prepare(const ls_case *row, const ls_spec *reference, const c
     }
     LS_TRY(ls_path_make_folder(folder));
     if (strncmp(reference->data, PARTS_FOLDER, strlen(PARTS_FOLDER)) == 0) {
-        LS_TRY(write_parts(&row->job[0], run_directory, folder));
+        LS_TRY(write_world(&row->job[0], row->job[0].parts, 1, run_directory, folder));
         return ls_file_replace(done, "", 0);
     }
     for (int i = 0; i < bench->count; i++) {

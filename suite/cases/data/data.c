@@ -103,68 +103,6 @@ int64_t ls_data_order(int64_t count, int rank, int world, bool shuffle, bool dro
     return length;
 }
 
-/* Samplers with the mistakes that people make: what they would give, to find a cause. */
-enum {
-    SAME_EVERYWHERE,
-    EPOCH_FORGOTTEN,
-    SEED_PER_RANK,
-    NOT_SHUFFLED,
-    LAST_REPEATED,
-    NEIGHBOURS,
-    BLOCKS,
-    NOT_SHARDED,
-    WRONG,
-};
-
-static const char *wrong_text(int mistake)
-{
-    static const char *const text[WRONG] = {
-        "every rank draws rank 0's images",
-        "every epoch has the order of the first: set_epoch() was not called",
-        "every rank shuffles by a seed of its own, so shards overlap",
-        "the images are not shuffled",
-        "the tail is filled up with the last image, not with the first ones",
-        "ranks take neighbouring places, one apart, so shards overlap",
-        "ranks take blocks, not every world-th image",
-        "every rank draws all images in the same order: no DistributedSampler, or one that was "
-        "made "
-        "for one rank"};
-    return text[mistake];
-}
-
-static int64_t wrong_order(int mistake, int64_t count, int rank, int world, bool shuffle,
-                           uint64_t seed, int64_t epoch, int64_t **out)
-{
-    if (mistake == SAME_EVERYWHERE) {
-        return ls_data_order(count, 0, world, shuffle, false, seed, epoch, out);
-    }
-    if (mistake == NOT_SHARDED) {
-        return ls_data_order(count, 0, 1, shuffle, false, seed, epoch, out);
-    }
-    if (mistake == EPOCH_FORGOTTEN) {
-        return ls_data_order(count, rank, world, shuffle, false, seed, 0, out);
-    }
-    if (mistake == SEED_PER_RANK) {
-        return ls_data_order(count, rank, world, shuffle, false, seed + (uint64_t)rank, epoch, out);
-    }
-    if (mistake == NOT_SHUFFLED) {
-        return ls_data_order(count, rank, world, false, false, seed, epoch, out);
-    }
-    int64_t *list = NULL, *mine;
-    (void)ls_data_order(count, 0, 1, shuffle, false, seed, epoch, &list);
-    int64_t length = (count + world - 1) / world;
-    mine = ls_list_make((size_t)length + 1, sizeof *mine);
-    for (int64_t i = 0; i < length; i++) {
-        int64_t at = mistake == NEIGHBOURS ? rank + i
-                     : mistake == BLOCKS   ? rank * length + i
-                                           : rank + i * world;
-        mine[i] = list[at < count ? at : mistake == LAST_REPEATED ? count - 1 : at % count];
-    }
-    free(list);
-    *out = mine;
-    return length;
-}
-
 /* ---- the sampler ----------------------------------------------------------------------------- */
 
 static const struct sampling {
@@ -194,33 +132,88 @@ static const struct sampling {
     {"seed64.n20.w2", 20, 2, true, false, 0x100000001ull, 0}, /* low 32 bits only */
 };
 
+/* Samplers with the mistakes that people make: what they would give, to find a cause. */
+enum {
+    SAME_EVERYWHERE,
+    EPOCH_FORGOTTEN,
+    SEED_PER_RANK,
+    NOT_SHUFFLED,
+    LAST_REPEATED,
+    NEIGHBOURS,
+    BLOCKS,
+    NOT_SHARDED,
+    RIGHT, /* none of them */
+};
+
+static const char *const wrong_text[RIGHT] = {
+    "every rank draws rank 0's images",
+    "every epoch has the order of the first: set_epoch() was not called",
+    "every rank shuffles by a seed of its own, so shards overlap",
+    "the images are not shuffled",
+    "the tail is filled up with the last image, not with the first ones",
+    "ranks take neighbouring places, one apart, so shards overlap",
+    "ranks take blocks, not every world-th image",
+    "every rank draws all images in the same order: no DistributedSampler, or one that was made "
+    "for one rank",
+};
+
+/* A rank's images, malloc'ed; returns how many. */
+static int64_t order_by(int mistake, const struct sampling *s, int rank, int64_t **out)
+{
+    bool shuffle = s->shuffle && mistake != NOT_SHUFFLED, all = mistake == NOT_SHARDED;
+    uint64_t seed = s->seed + (mistake == SEED_PER_RANK ? (uint64_t)rank : 0);
+    int64_t epoch = mistake == EPOCH_FORGOTTEN ? 0 : s->epoch;
+    if (mistake != LAST_REPEATED && mistake != NEIGHBOURS && mistake != BLOCKS) {
+        return ls_data_order(s->count, all || mistake == SAME_EVERYWHERE ? 0 : rank,
+                             all ? 1 : s->world, shuffle, s->drop_last, seed, epoch, out);
+    }
+    int64_t *list = NULL, length = (s->count + s->world - 1) / s->world;
+    int64_t *mine = ls_list_make((size_t)length + 1, sizeof *mine);
+    (void)ls_data_order(s->count, 0, 1, shuffle, false, seed, epoch, &list);
+    for (int64_t i = 0; i < length; i++) {
+        int64_t at = mistake == NEIGHBOURS ? rank + i
+                     : mistake == BLOCKS   ? rank * length + i
+                                           : rank + i * s->world;
+        mine[i] = list[at < s->count              ? at
+                       : mistake == LAST_REPEATED ? s->count - 1
+                                                  : at % s->count];
+    }
+    free(list);
+    *out = mine;
+    return length;
+}
+
+static ls_sampler sampler_of(const struct sampling *s, int rank)
+{
+    return (ls_sampler){.count = s->count,
+                        .rank = rank,
+                        .world = s->world,
+                        .shuffle = s->shuffle,
+                        .drop_last = s->drop_last,
+                        .seed = s->seed};
+}
+
 /* What all ranks' orders are instead: the first mistake that gives them. */
 static void explain_sampling(const struct sampling *s, ls_verdict *out)
 {
-    ls_sampler sampler = {.count = s->count,
-                          .world = s->world,
-                          .shuffle = s->shuffle,
-                          .drop_last = s->drop_last,
-                          .seed = s->seed};
+    ls_sampler sampler = sampler_of(s, 0);
     int64_t length = ls_dataset_length(&sampler), dropped = s->count / s->world;
     if (!s->drop_last && length == dropped && length * s->world < s->count) {
         ls_verdict_cause(out, "images that do not make a whole round are dropped, without "
                               "drop_last");
     }
-    for (int m = 0; m < WRONG && out->cause[0] == '\0' && !s->drop_last; m++) {
+    for (int m = 0; m < RIGHT && out->cause[0] == '\0' && !s->drop_last; m++) {
         bool fits = true;
         for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
-            int64_t *want = NULL, *have = calloc((size_t)length + 1, sizeof *have);
-            LS_MEMORY(have != NULL);
-            fits = wrong_order(m, s->count, sampler.rank, s->world, s->shuffle, s->seed, s->epoch,
-                               &want) == length &&
+            int64_t *want = NULL, *have = ls_list_make((size_t)length + 1, sizeof *have);
+            fits = order_by(m, s, sampler.rank, &want) == length &&
                    ls_dataset_epoch(&sampler, s->epoch, have) == LS_OK &&
                    memcmp(have, want, (size_t)length * sizeof *have) == 0;
             free(have);
             free(want);
         }
         if (fits) {
-            ls_verdict_cause(out, "%s", wrong_text(m));
+            ls_verdict_cause(out, "%s", wrong_text[m]);
         }
     }
 }
@@ -231,15 +224,8 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
     const struct sampling *s = row->data;
     int64_t compared = 0;
     for (int rank = 0; rank < s->world; rank++) {
-        ls_sampler sampler = {.count = s->count,
-                              .rank = rank,
-                              .world = s->world,
-                              .shuffle = s->shuffle,
-                              .drop_last = s->drop_last,
-                              .seed = s->seed};
-        int64_t *want = NULL;
-        int64_t length = ls_data_order(s->count, rank, s->world, s->shuffle, s->drop_last, s->seed,
-                                       s->epoch, &want);
+        ls_sampler sampler = sampler_of(s, rank);
+        int64_t *want = NULL, length = order_by(RIGHT, s, rank, &want);
         int64_t *have = ls_list_make((size_t)length + 1, sizeof *have);
         have[length] = -77;
         if (ls_dataset_length(&sampler) != length) {
@@ -346,49 +332,48 @@ enum { CLASSES = 10, PER_CLASS = 5, IMAGES = CLASSES * PER_CLASS, BATCH = 4 };
     "flock {run}/images.lock {bin}/lockstep data make {run}/images --images 5 --image-size 16 " \
     ">/dev/null || exit 3; exec \"$0\" \"$@\""
 
-/* Targets of rank k at `step` from its dump; false where it is missing. */
-static bool read_targets(const ls_record *job, int rank, int step, int64_t *target)
-{
-    ls_verdict unused = {.code = LS_PASS};
-    ls_dumpfile *file = ls_dumps_open(job, step, rank, &unused);
-    const ls_dumpfile_entry *entry = file == NULL ? NULL : ls_dumpfile_find(file, "target");
-    bool good = entry != NULL && entry->count == BATCH && ls_dumpfile_read_i64(entry, target);
-    ls_dumpfile_close(file);
-    return good;
-}
-
 /* Which steps of a job are judged. */
 struct steps {
     int first, last;
 };
 
-/* Whether all that the ranks saw in these steps is what a mistake gives. */
-static bool saw(const ls_case *row, const ls_record *job, int m)
+/* The first sample of a rank's step whose class is not that of the image which a sampler with a
+ * mistake, or the right one, gives; BATCH where all are, -1 where no targets are dumped. */
+static int find_other(const ls_case *row, const ls_record *job, int mistake, int rank, int step,
+                      int64_t target[BATCH], int64_t *image)
 {
-    const struct steps *steps = row->data;
-    bool fits = true;
-    for (int rank = 0; rank < job->world && fits; rank++) {
-        for (int step = steps->first; step <= steps->last && fits; step++) {
-            int64_t *order = NULL, target[BATCH];
-            int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH;
-            int64_t from = (step - 1) % per_epoch * BATCH;
-            (void)wrong_order(m, IMAGES, rank, job->world, true, row->job[0].seed,
-                              (step - 1) / per_epoch, &order);
-            fits = read_targets(job, rank, step, target);
-            for (int i = 0; i < BATCH && fits; i++) {
-                fits = target[i] == order[from + i] / PER_CLASS;
-            }
-            free(order);
+    int64_t per_epoch = (IMAGES + job->world - 1) / job->world / BATCH, *order = NULL;
+    const struct sampling s = {.count = IMAGES,
+                               .world = job->world,
+                               .shuffle = true,
+                               .seed = row->job[0].seed,
+                               .epoch = (step - 1) / per_epoch};
+    (void)order_by(mistake, &s, rank, &order);
+    int i = ls_dumps_targets(job, step, rank, BATCH, target) ? 0 : -1;
+    for (; i >= 0 && i < BATCH; i++) {
+        *image = order[(step - 1) % per_epoch * BATCH + i];
+        if (target[i] != *image / PER_CLASS) {
+            break;
         }
     }
-    return fits;
+    free(order);
+    return i;
 }
 
+/* The mistake by which all that the ranks saw in these steps can be told. */
 static void explain_seen(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    for (int m = 0; m < WRONG && out->cause[0] == '\0'; m++) {
-        if (saw(row, job, m)) {
-            ls_verdict_cause(out, "%s", wrong_text(m));
+    const struct steps *steps = row->data;
+    int64_t target[BATCH], image;
+    for (int m = 0; m < RIGHT && out->cause[0] == '\0'; m++) {
+        bool fits = true;
+        for (int rank = 0; rank < job->world; rank++) {
+            for (int step = steps->first; step <= steps->last && fits; step++) {
+                fits = find_other(row, job, m, rank, step, target, &image) == BATCH;
+            }
+        }
+        if (fits) {
+            ls_verdict_cause(out, "%s", wrong_text[m]);
         }
     }
 }
@@ -399,31 +384,21 @@ static void judge_seen(const ls_case *row, const ls_record *job, ls_verdict *out
     const struct steps *steps = row->data;
     int compared = 0;
     for (int rank = 0; rank < job->world; rank++) {
-        for (int step = steps->first; step <= steps->last; step++) {
-            int64_t *order = NULL, target[BATCH];
-            int64_t length =
-                ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, 0, &order);
-            int64_t per_epoch = length / BATCH, epoch = (step - 1) / per_epoch;
-            free(order);
-            (void)ls_data_order(IMAGES, rank, job->world, true, false, row->job[0].seed, epoch,
-                                &order);
-            if (!read_targets(job, rank, step, target)) {
+        for (int step = steps->first; step <= steps->last; step++, compared += BATCH) {
+            int64_t target[BATCH], image = 0;
+            int i = find_other(row, job, RIGHT, rank, step, target, &image);
+            if (i < 0) {
                 ls_verdict_fail(out, "rank=%d step %d has no dump with %d targets", rank, step,
                                 BATCH);
-                free(order);
                 return;
             }
-            for (int i = 0; i < BATCH; i++, compared++) {
-                int64_t image = order[(step - 1) % per_epoch * BATCH + i];
-                if (target[i] != image / PER_CLASS) {
-                    ls_verdict_fail(out,
-                                    "rank=%d step %d (epoch %d) sample %d is of class %lld, "
-                                    "expected %lld: not DistributedSampler's order",
-                                    rank, step, (int)epoch, i, (long long)target[i],
-                                    (long long)(image / PER_CLASS));
-                }
+            if (i < BATCH) {
+                ls_verdict_fail(out,
+                                "rank=%d step %d sample %d is of class %lld, expected %lld: not "
+                                "DistributedSampler's order",
+                                rank, step, i, (long long)target[i],
+                                (long long)(image / PER_CLASS));
             }
-            free(order);
         }
     }
     if (out->code == LS_FAIL) {

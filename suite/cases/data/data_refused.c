@@ -104,9 +104,7 @@ static void check_classes(const ls_record *job, int rank, int step, const int64_
                           ls_verdict *out)
 {
     int64_t target[BATCH];
-    ls_dumpfile *file = ls_dumps_open(job, step, rank, out);
-    const ls_dumpfile_entry *entry = file == NULL ? NULL : ls_dumpfile_find(file, "target");
-    if (entry == NULL || entry->count != BATCH || !ls_dumpfile_read_i64(entry, target)) {
+    if (!ls_dumps_targets(job, step, rank, BATCH, target)) {
         ls_verdict_fail(out, "rank=%d step %d has no dump with %d targets", rank, step, BATCH);
     }
     for (int i = 0; i < BATCH && out->code == LS_PASS; i++) {
@@ -119,7 +117,6 @@ static void check_classes(const ls_record *job, int rank, int step, const int64_
                             (long long)class_for(index));
         }
     }
-    ls_dumpfile_close(file);
 }
 
 static void check_counts(const ls_record *job, int expected, ls_verdict *out)

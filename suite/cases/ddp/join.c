@@ -186,19 +186,13 @@ static void judge_once(const ls_case *row, const ls_record *job, ls_verdict *out
                     continue;
                 }
                 int64_t target = -1;
-                ls_dumpfile *file = ls_dumps_open(job, step, rank, out);
-                const ls_dumpfile_entry *entry =
-                    file != NULL ? ls_dumpfile_find(file, "target") : NULL;
-                bool read = entry != NULL && entry->count == 1 &&
-                            ls_dumpfile_read_i64(entry, &target) && target >= 0 &&
-                            target < PICTURES;
-                if (read) {
+                if (ls_dumps_targets(job, step, rank, 1, &target) && target >= 0 &&
+                    target < PICTURES) {
                     seen[target]++;
                     total++;
                 } else {
                     ls_verdict_fail(out, "rank=%d step %d: no single target", rank, step);
                 }
-                ls_dumpfile_close(file);
             }
         }
         for (int k = 0; k < PICTURES; k++) {

@@ -1,6 +1,7 @@
-/* Timed jobs in steps of their steady window (numerics.md section 5, FP64 samples): every rank has
- * audited the steps that the run's seed and the job draw and has found nothing, and has read images
- * that are its own. */
+/* Audited jobs (numerics.md section 5, FP64 samples): every rank looks at what steps have written
+ * and finds nothing. Small ones are at every level and half type, alone and with ranks that share
+ * statistics, and the event names what it did not look at; timed ones look at the steps of their
+ * steady window that the run's seed and the job draw, and have read images that are their own. */
 #include "suite/cases/rows.h"
 
 #include <math.h>
@@ -185,15 +186,30 @@ static void judge_job(const ls_spec *spec, const ls_record *job, const audits *a
                     (long long)elements, count, job->world, worst->ratio, worst->where);
 }
 
-static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* Whether the job's end decides: one whose audit has found something leaves with 1. */
+static bool ended_otherwise(const ls_record *job, ls_verdict *out)
 {
-    if (job->state != LS_RECORD_DONE && job->code != LS_ERR_CHECK) {
-        ls_verdict_of_outcome(job, out);
-        return;
-    }
+    return job->state != LS_RECORD_DONE && job->code != LS_ERR_CHECK &&
+           (ls_verdict_of_outcome(job, out), true);
+}
+
+/* Of every rank; the caller frees it. */
+static audits *read_job(const ls_record *job)
+{
     audits *all = ls_list_make((size_t)job->world + 1, sizeof *all);
     for (int rank = 0; rank < job->world; rank++) {
         all[rank] = read_rank(job, rank);
+    }
+    return all;
+}
+
+static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    if (ended_otherwise(job, out)) {
+        return;
+    }
+    audits *all = read_job(job);
+    for (int rank = 0; rank < job->world; rank++) {
         judge_elements(&all[rank], rank, out);
     }
     if (out->code == LS_PASS && job->state != LS_RECORD_DONE) {
@@ -203,6 +219,113 @@ static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)
     }
     free(all);
 }
+
+/* ---- small jobs ------------------------------------------------------------------------------ */
+
+static void judge_small(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const char *unaudited = row->data != NULL ? row->data : "";
+    int64_t elements = 0, bad = 0;
+    if (ended_otherwise(job, out)) {
+        return;
+    }
+    audits *all = read_job(job);
+    const audited_step *worst = &all[0].step[0];
+    for (int rank = 0; rank < job->world; rank++) {
+        int64_t before = bad;
+        for (int i = 0; i < all[rank].count && i < STEPS_MAX; i++) {
+            const audited_step *one = &all[rank].step[i];
+            elements += one->elements;
+            bad += one->bad;
+            bool worse = one->bad > 0 && worst->bad == 0;
+            worst = worse || one->ratio > worst->ratio ? one : worst;
+            if (strcmp(one->unaudited, unaudited) != 0) {
+                ls_verdict_fail(out, "rank %d reports as not audited: '%s', expected '%s'", rank,
+                                one->unaudited, unaudited);
+            }
+        }
+        int steps = all[rank].count;
+        if (steps == 0 || (bad == before && steps != row->job[0].steps)) {
+            ls_verdict_fail(out, "rank %d reports %d audited steps, not %d", rank, steps,
+                            row->job[0].steps);
+        }
+    }
+    ls_verdict_pass(out, elements,
+                    "%lld of %lld elements wrong in %d steps of %d ranks; the worst used %.2f of "
+                    "its bound: %s",
+                    (long long)bad, (long long)elements, row->job[0].steps, job->world,
+                    worst->ratio, worst->where);
+    if (bad > 0 || job->code != 0) {
+        out->code = LS_FAIL;
+    }
+    if (bad > 0) {
+        ls_verdict_cause(out, "%s is not what its operands give", worst->where);
+    }
+    free(all);
+}
+
+#define JOB "resnet8 b0.1 dump-ranks=0 steps=2 "
+#define AUDIT(seed) " --audit=" #seed ":1"
+
+static const ls_row small[] = {
+    {"audit.o0", "G9", judge_small, JOB "O0" AUDIT(11), .inside = true, .judges_outcome = true},
+    {"audit.o1", "G9", judge_small, JOB "O1" AUDIT(12) " --optimizer=adam", .inside = true,
+     .judges_outcome = true},
+    {"audit.o2", "G9", judge_small, JOB "O2" AUDIT(13), .inside = true, .judges_outcome = true},
+    {"audit.o2.bf16", "G9", judge_small, JOB "O2 bf16" AUDIT(14) " --nesterov", .inside = true,
+     .judges_outcome = true},
+    {"audit.o3", "G9", judge_small, JOB "O3" AUDIT(15) " --optimizer=adamw", .inside = true,
+     .judges_outcome = true},
+    {"audit.smoothing.o[0|2]", "G9", judge_small, JOB "O$1" AUDIT(24) " --label-smoothing=0.1",
+     .inside = true, .judges_outcome = true},
+    {"audit.groups.[o0=O0|o2=O2 --optimizer=adam]", "G9", judge_small,
+     JOB "$1" AUDIT(25) " --weight-decay=0.1 --no-bn-decay --group=^fc:lr-factor=0.3",
+     .inside = true, .judges_outcome = true},
+    {"audit.unaudited.clip.o1", "G9", judge_small, JOB "O1" AUDIT(26) " --clip-grad-norm=0.1",
+     "clipping", .inside = true, .judges_outcome = true},
+    {"audit.o2.w2", "G9", judge_small, JOB "O2 w2" AUDIT(16) " --predivide=2", .inside = true,
+     .judges_outcome = true},
+    {"audit.o1.w3.syncbn", "G9", judge_small, JOB "O1 w3 sync" AUDIT(17), .inside = true,
+     .judges_outcome = true},
+    {"audit.unaudited.[lamb|lars].o2", "G9", judge_small, JOB "O2" AUDIT(18) " --optimizer=$1",
+     "update", .inside = true, .judges_outcome = true},
+    {"audit.unaudited.parts.o0.w2", "G9", judge_small,
+     JOB "O0 w2" AUDIT(19) " --optimizer=lamb --accumulate=2 --compress=fp16 --aux-head=1,2",
+     "update, sum of micro-steps, compression, auxiliary head", .inside = true,
+     .judges_outcome = true},
+    /* what a hook leaves of a bucket */
+    {"audit.hooks.[allreduce|sum].o[0|2].w2", "G9", judge_small,
+     JOB "O$2 w2" AUDIT(29) " --comm-hook=$1", .inside = true, .judges_outcome = true},
+    {"audit.hooks.fp16.o1.w2", "G9", judge_small,
+     JOB "O1 w2" AUDIT(30) " --comm-hook=fp16_compress", "compression", .inside = true,
+     .judges_outcome = true},
+    {"audit.unaudited.each.o2.w2", "G9", judge_small,
+     JOB "O2 w2" AUDIT(28) " --accumulate=3 --no-sync=False",
+     "sum of micro-steps, reductions but the last", .inside = true, .judges_outcome = true},
+};
+
+/* Of a GPU, or the emulation: products that also sum for the norm behind them; the stem over blocks
+ * of pixels, and batch norms of two sides in one message; images of 8 bits, which it normalises. */
+static const ls_row of_devices[] = {
+    {"audit.fused.o[1|2|3]", "G9", judge_small, JOB "O$1 undetermined" AUDIT(20) " --fuse",
+     .inside = true, .judges_outcome = true},
+    {"audit.fused.sync.o2.w2", "G9", judge_small, JOB "O2 w2 sync undetermined" AUDIT(21) " --fuse",
+     .inside = true, .judges_outcome = true},
+    {"audit.fused.joins.o2", "G9", judge_small,
+     "resnet18 image=32 O2 dump-ranks=0 steps=2 undetermined" AUDIT(24) " --fuse", .inside = true,
+     .judges_outcome = true},
+    {"audit.stem.[o2=|sync.o2.w2=w2 sync]", "G9", judge_small,
+     "resnet18 image=32 O2 $1 dump-ranks=0 steps=2" AUDIT(22), .inside = true,
+     .judges_outcome = true},
+    /* 64 channels in f32 are two blocks side by side, 256 rows of them two more below */
+    {"audit.columns.o0", "G9", judge_small,
+     "resnet8 image=32 batch=4 b0.1 O0 dump-ranks=0 steps=2" AUDIT(27), .inside = true,
+     .judges_outcome = true},
+    {"audit.pictures.o[0|2]", "G9", judge_small, JOB "O$1 data={run}/pictures shell" AUDIT(23),
+     .script = "flock {run}/pictures.lock {bin}/lockstep data make {run}/pictures --images 2 "
+               "--image-size 16 >/dev/null || exit 3; exec \"$0\" \"$@\"",
+     .inside = true, .judges_outcome = true},
+};
 
 void ls_audited_cases(const ls_case_settings *settings, ls_case_list *list)
 {
@@ -214,5 +337,9 @@ void ls_audited_cases(const ls_case_settings *settings, ls_case_list *list)
             ls_timed_id(spec, id);
             ls_rows_specs(list, settings, &row, spec, 1, "audit.timed.%s", id);
         }
+    }
+    LS_ROWS(list, settings, small);
+    if (settings->device != NULL && strcmp(settings->device, "cuda") == 0) {
+        LS_ROWS(list, settings, of_devices);
     }
 }
