@@ -95,8 +95,18 @@ static const struct form {
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
-/* One network in one form. */
+/* What is looked at. */
+typedef struct look {
+    const char *requirement, *name;
+    /* s: the subjects, opened */
+    void (*judge)(const struct form *form, ls_kernel_subject *s, ls_verdict *out);
+    int subjects;
+    double (*initial)(const ls_kernel_net *n, int p, int64_t i);
+} look;
+
+/* A look at one network in one form. */
 struct trial {
+    const look *look;
     const struct scene *scene;
     const struct form *form;
     int threads;
@@ -119,7 +129,8 @@ static ls_kernel_subject_options options_of(const ls_case *row)
                                        .param_type = form->param,
                                        .grad_type = form->grad,
                                        .norm_type = form->norm,
-                                       .buffer_type = LS_F32};
+                                       .buffer_type = LS_F32,
+                                       .initial = trial->look->initial};
 }
 
 /* A group of two ranks with the same batch: what this one says, the other says, too. */
@@ -139,13 +150,12 @@ static ls_status echo(void *context, ls_stream *stream, const float *mine, float
     return status;
 }
 
-static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, ls_verdict *out)
+static bool start(const ls_case *row, const ls_kernel_net *net, ls_kernel_subject *s,
+                  ls_verdict *out)
 {
     ls_kernel_subject_options options = options_of(row);
-    const struct trial *trial = row->data;
     ls_norm_sync twins = {.group_size = 2, .context = s, .all_gather = echo};
-    options.norm_sync = trial->twins ? &twins : NULL;
-    trial->scene->make(net);
+    options.norm_sync = ((const struct trial *)row->data)->twins ? &twins : NULL;
     ls_status status = ls_kernel_subject_make(net, &options, s);
     if (status == LS_ERR_UNSUPPORTED) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the %s backend does not run this network so",
@@ -154,6 +164,25 @@ static bool start(const ls_case *row, ls_kernel_net *net, ls_kernel_subject *s, 
         ls_verdict_set(out, LS_INFRA, "no backend %s: %s", row->device, ls_status_name(status));
     }
     return status == LS_OK;
+}
+
+static void judge_trial(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const struct trial *trial = row->data;
+    ls_kernel_net net;
+    ls_kernel_subject s[2];
+    int opened = 0;
+    trial->scene->make(&net);
+    while (opened < trial->look->subjects && start(row, &net, &s[opened], out)) {
+        opened++;
+    }
+    if (opened == trial->look->subjects) {
+        trial->look->judge(trial->form, s, out);
+    }
+    while (opened > 0) {
+        ls_kernel_subject_free(&s[--opened]);
+    }
 }
 
 static bool ran(ls_status status, const char *what, ls_verdict *out)
@@ -170,20 +199,40 @@ typedef struct pair { /* the same network in exact and in ideal arithmetic */
     ls_kernel_interpreter exact, ideal;
 } pair;
 
-static bool run_pair(const ls_kernel_subject *s, ls_kernel_rounding type, double scale, pair *p,
-                     ls_verdict *out)
+/* A mirror after its forward; evaluates: with the subject's running statistics. */
+static bool mirror(const ls_kernel_subject *s, ls_kernel_rounding type, bool evaluates,
+                   ls_kernel_interpreter *t, ls_verdict *out)
 {
-    if (!ran(ls_kernel_subject_mirror(s, LS_KERNEL_ROUND_NONE, &p->exact), "export", out)) {
+    if (!ran(ls_kernel_subject_mirror(s, type, t), "export", out)) {
         return false;
     }
-    if (!ran(ls_kernel_subject_mirror(s, type, &p->ideal), "export", out)) {
+    t->evaluates = evaluates;
+    for (int i = 0; evaluates && i < s->n->network.layer_count; i++) {
+        const ls_layer *l = &s->n->layer[i];
+        if (l->kind == LS_LAYER_BATCH_NORM) {
+            double *mean = ls_kernel_subject_read(s, &s->buffer[l->running_mean]);
+            double *var = ls_kernel_subject_read(s, &s->buffer[l->running_var]);
+            LS_ASSERT(mean != NULL && var != NULL);
+            memcpy(t->mean[i], mean, (size_t)l->channels * sizeof *mean);
+            memcpy(t->variance[i], var, (size_t)l->channels * sizeof *var);
+            free(mean);
+            free(var);
+        }
+    }
+    ls_kernel_interpreter_forward(t, s->target);
+    return true;
+}
+
+static bool mirror_pair(const ls_kernel_subject *s, ls_kernel_rounding type, bool evaluates,
+                        pair *p, ls_verdict *out)
+{
+    if (!mirror(s, LS_KERNEL_ROUND_NONE, evaluates, &p->exact, out)) {
+        return false;
+    }
+    if (!mirror(s, type, evaluates, &p->ideal, out)) {
         ls_kernel_interpreter_free(&p->exact);
         return false;
     }
-    ls_kernel_interpreter_forward(&p->exact, s->target);
-    ls_kernel_interpreter_backward(&p->exact, s->target, scale);
-    ls_kernel_interpreter_forward(&p->ideal, s->target);
-    ls_kernel_interpreter_backward(&p->ideal, s->target, scale);
     return true;
 }
 
@@ -297,61 +346,46 @@ static double apart(const ls_kernel_net *n, int p, int64_t i)
 }
 
 /* exp of a logit's distance from another than the largest is beyond f32. */
-static void judge_large(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_large(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    ls_kernel_net net;
-    ls_kernel_subject s;
+    (void)form;
     ls_kernel_interpreter exact;
-    ls_kernel_subject_options options = options_of(row);
-    options.initial = apart;
-    ((const struct trial *)row->data)->scene->make(&net);
-    if (!ran(ls_kernel_subject_make(&net, &options, &s), "making a plan", out)) {
-        return;
-    }
-    if (ran(ls_kernel_subject_step(&s), "a step", out) &&
-        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &exact), "export", out)) {
-        ls_kernel_interpreter_forward(&exact, s.target);
-        judge_loss(&s, &exact, out);
+    if (ran(ls_kernel_subject_step(s), "a step", out) &&
+        mirror(s, LS_KERNEL_ROUND_NONE, false, &exact, out)) {
+        judge_loss(s, &exact, out);
         ls_kernel_interpreter_free(&exact);
     }
     int64_t gradients = 0;
-    for (int k = 0; k < net.network.param_count; k++) {
-        double *grad = ls_kernel_subject_read(&s, &s.grad[k]);
-        for (int64_t i = 0; grad != NULL && i < s.grad[k].count; i++, gradients++) {
+    for (int k = 0; k < s->n->network.param_count; k++) {
+        double *grad = ls_kernel_subject_read(s, &s->grad[k]);
+        for (int64_t i = 0; grad != NULL && i < s->grad[k].count; i++, gradients++) {
             if (!isfinite(grad[i])) {
-                ls_verdict_fail(out, "%s[%lld] is %g", net.param[k].name, (long long)i, grad[i]);
+                ls_verdict_fail(out, "%s[%lld] is %g", s->n->param[k].name, (long long)i, grad[i]);
                 break;
             }
         }
         free(grad);
     }
-    ls_kernel_subject_free(&s);
     ls_verdict_pass(out, gradients, "logits 100 apart: loss and gradients are finite");
 }
 
-static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_gradients(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    const struct form *form = ((const struct trial *)row->data)->form;
     float scale = form->level == 0 ? 1 : scale_of_half;
-    ls_kernel_net net;
-    ls_kernel_subject s;
+    int params = s->n->network.param_count;
     pair p;
-    if (!start(row, &net, &s, out)) {
-        return;
-    }
-    if (ran(ls_kernel_subject_set_scale(&s, scale), "setting the scale", out) &&
-        ran(ls_kernel_subject_step(&s), "a step", out) &&
-        run_pair(&s, form->rounding, (double)scale, &p, out)) {
-        judge_params(&s, &p, form->level, out);
-        judge_loss(&s, &p.exact, out);
+    if (ran(ls_kernel_subject_set_scale(s, scale), "setting the scale", out) &&
+        ran(ls_kernel_subject_step(s), "a step", out) &&
+        mirror_pair(s, form->rounding, false, &p, out)) {
+        ls_kernel_interpreter_backward(&p.exact, s->target, (double)scale);
+        ls_kernel_interpreter_backward(&p.ideal, s->target, (double)scale);
+        judge_params(s, &p, form->level, out);
+        judge_loss(s, &p.exact, out);
         free_pair(&p);
     }
-    ls_verdict_pass(out, net.network.param_count,
-                    "gradients of %d parameters at most %.1f x what ideal rounding costs",
-                    net.network.param_count, out->value);
-    ls_kernel_subject_free(&s);
+    ls_verdict_pass(out, params,
+                    "gradients of %d parameters at most %.1f x what ideal rounding costs", params,
+                    out->value);
 }
 
 /* ---- order, repeats, scale ------------------------------------------------------------------- */
@@ -374,27 +408,21 @@ static int ready_order(const ls_kernel_net *net, int *expected)
     return count;
 }
 
-static void judge_order(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_order(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    ls_kernel_net net;
-    ls_kernel_subject s;
-    if (!start(row, &net, &s, out)) {
-        return;
-    }
-    int expected[LS_KERNEL_NET_PARAMS], count = ready_order(&net, expected);
-    if (ran(ls_kernel_subject_step(&s), "a step", out) && s.ready_count != count) {
-        ls_verdict_fail(out, "%d gradients were handed over, the network has %d", s.ready_count,
+    (void)form;
+    int expected[LS_KERNEL_NET_PARAMS], count = ready_order(s->n, expected);
+    if (ran(ls_kernel_subject_step(s), "a step", out) && s->ready_count != count) {
+        ls_verdict_fail(out, "%d gradients were handed over, the network has %d", s->ready_count,
                         count);
     }
     for (int i = 0; i < count && out->code == LS_PASS; i++) {
-        if (s.ready[i] != expected[i]) {
+        if (s->ready[i] != expected[i]) {
             ls_verdict_fail(out, "gradient %d handed over is parameter %d, expected %d", i,
-                            s.ready[i], expected[i]);
+                            s->ready[i], expected[i]);
         }
     }
     ls_verdict_pass(out, count, "%d gradients are handed over in order", count);
-    ls_kernel_subject_free(&s);
 }
 
 /* Every gradient of both equals bit for bit after `b` has been multiplied by `factor`. */
@@ -418,38 +446,29 @@ static void judge_equal(const ls_kernel_subject *a, const ls_kernel_subject *b, 
     ls_verdict_pass(out, compared, "%lld gradients equal to the last bit", (long long)compared);
 }
 
-/* Two backends on the same network: `b` has another loss scale or is asked twice, and must give the
- * gradients of `a` times the scale. */
-static void judge_two(const ls_case *row, float scale, bool twice, ls_verdict *out)
+/* Two backends on the same network: the second has another loss scale or is asked twice, and must
+ * give the gradients of the first times the scale. */
+static void judge_two(ls_kernel_subject *s, float scale, bool twice, ls_verdict *out)
 {
-    ls_kernel_net net;
-    ls_kernel_subject a, b;
-    if (!start(row, &net, &a, out)) {
-        return;
+    if (ran(ls_kernel_subject_set_scale(&s[1], scale), "setting the scale", out) &&
+        ran(ls_kernel_subject_step(&s[0]), "a step", out) &&
+        ran(ls_kernel_subject_step(&s[1]), "a step", out) &&
+        (!twice || ran(ls_kernel_subject_step(&s[1]), "a second step", out))) {
+        judge_equal(&s[0], &s[1], (double)scale, out);
     }
-    if (start(row, &net, &b, out)) {
-        if (ran(ls_kernel_subject_set_scale(&b, scale), "setting the scale", out) &&
-            ran(ls_kernel_subject_step(&a), "a step", out) &&
-            ran(ls_kernel_subject_step(&b), "a step", out) &&
-            (!twice || ran(ls_kernel_subject_step(&b), "a second step", out))) {
-            judge_equal(&a, &b, (double)scale, out);
-        }
-        ls_kernel_subject_free(&b);
-    }
-    ls_kernel_subject_free(&a);
 }
 
 /* Gradients are overwritten, never added to. */
-static void judge_repeat(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_repeat(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    judge_two(row, 1, true, out);
+    (void)form;
+    judge_two(s, 1, true, out);
 }
 
-static void judge_power_of_two(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_power_of_two(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    judge_two(row, 1024, false, out);
+    (void)form;
+    judge_two(s, 1024, false, out);
 }
 
 /* ---- branches and statistics ----------------------------------------------------------------- */
@@ -457,43 +476,46 @@ static void judge_power_of_two(const ls_case *row, const ls_record *job, ls_verd
 static const ls_tol flips =
     LS_TOL(1e-4, "only values within an f32 rounding of a tie may fall on the other side");
 
-static void judge_branches(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* How many of the branches that the subject took are not those of the values; of how many. */
+static int64_t count_flips(const ls_kernel_interpreter *forced, const ls_kernel_interpreter *own,
+                           int64_t *all)
 {
-    (void)job;
-    ls_kernel_net net;
-    ls_kernel_subject s;
+    int64_t flipped = 0;
+    for (int i = 0; i < own->n->network.layer_count; i++) {
+        const ls_layer *l = &own->n->layer[i];
+        for (int64_t e = 0; l->branch >= 0 && e < own->size[i].count; e++, ++*all) {
+            flipped += l->kind == LS_LAYER_RELU
+                           ? (forced->bits[i][e / 8] >> (e % 8) & 1) != (own->value[i][e] > 0)
+                           : own->index[i][e] != forced->index[i][e];
+        }
+    }
+    return flipped;
+}
+
+static void judge_branches(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
+{
+    (void)form;
     ls_kernel_interpreter own, forced;
-    if (!start(row, &net, &s, out)) {
+    if (!ran(ls_kernel_subject_forward(s), "a forward", out) ||
+        !ran(ls_kernel_subject_mirror(s, LS_KERNEL_ROUND_NONE, &forced), "export", out)) {
         return;
     }
-    if (ran(ls_kernel_subject_forward(&s), "a forward", out) &&
-        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &forced), "export", out)) {
-        if (ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &own), "export", out)) {
-            own.force = false;
-            ls_kernel_interpreter_forward(&own, s.target);
-            int64_t flipped = 0, all = 0;
-            for (int i = 0; i < net.network.layer_count; i++) {
-                for (int64_t e = 0; net.layer[i].branch >= 0 && e < own.size[i].count; e++) {
-                    bool on = (forced.bits[i][e / 8] >> (e % 8) & 1) != 0;
-                    bool relu = net.layer[i].kind == LS_LAYER_RELU;
-                    flipped +=
-                        relu ? on != (own.value[i][e] > 0) : own.index[i][e] != forced.index[i][e];
-                    all++;
-                }
-            }
-            ls_kernel_interpreter_free(&own);
-            ls_verdict_measured(out, (double)flipped / (double)all, flips.value, "of all branches",
-                                flips.why);
-            if ((double)flipped > flips.value * (double)all) {
-                ls_verdict_fail(out, "%lld of %lld branches are not those of the values",
-                                (long long)flipped, (long long)all);
-            }
-            ls_verdict_pass(out, all, "%lld of %lld branches are not those of the values",
+    if (ran(ls_kernel_subject_mirror(s, LS_KERNEL_ROUND_NONE, &own), "export", out)) {
+        int64_t all = 0;
+        own.force = false;
+        ls_kernel_interpreter_forward(&own, s->target);
+        int64_t flipped = count_flips(&forced, &own, &all);
+        ls_kernel_interpreter_free(&own);
+        ls_verdict_measured(out, (double)flipped / (double)all, flips.value, "of all branches",
+                            flips.why);
+        if ((double)flipped > flips.value * (double)all) {
+            ls_verdict_fail(out, "%lld of %lld branches are not those of the values",
                             (long long)flipped, (long long)all);
         }
-        ls_kernel_interpreter_free(&forced);
+        ls_verdict_pass(out, all, "%lld of %lld branches are not those of the values",
+                        (long long)flipped, (long long)all);
     }
-    ls_kernel_subject_free(&s);
+    ls_kernel_interpreter_free(&forced);
 }
 
 static const ls_tol statistics_units =
@@ -516,39 +538,32 @@ static void judge_channel(const ls_kernel_interpreter *t, int layer, int channel
     }
 }
 
-static void judge_statistics(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_statistics(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    ls_kernel_net net;
-    ls_kernel_subject s;
+    (void)form;
     ls_kernel_interpreter t;
-    if (!start(row, &net, &s, out)) {
+    int channels = 0;
+    if (!ran(ls_kernel_subject_forward(s), "a forward", out) ||
+        !ran(ls_kernel_subject_forward(s), "a second forward", out) ||
+        !mirror(s, LS_KERNEL_ROUND_NONE, false, &t, out)) {
         return;
     }
-    if (ran(ls_kernel_subject_forward(&s), "a forward", out) &&
-        ran(ls_kernel_subject_forward(&s), "a second forward", out) &&
-        ran(ls_kernel_subject_mirror(&s, LS_KERNEL_ROUND_NONE, &t), "export", out)) {
-        int channels = 0;
-        ls_kernel_interpreter_forward(&t, s.target);
-        for (int i = 0; i < net.network.layer_count; i++) {
-            const ls_layer *l = &net.layer[i];
-            if (l->kind != LS_LAYER_BATCH_NORM) {
-                continue;
-            }
-            double *mean = ls_kernel_subject_read(&s, &s.buffer[l->running_mean]);
-            double *var = ls_kernel_subject_read(&s, &s.buffer[l->running_var]);
-            for (int c = 0; mean != NULL && var != NULL && c < t.size[i].channels;
-                 c++, channels++) {
-                judge_channel(&t, i, c, mean, var, out);
-            }
-            free(mean);
-            free(var);
+    for (int i = 0; i < s->n->network.layer_count; i++) {
+        const ls_layer *l = &s->n->layer[i];
+        if (l->kind != LS_LAYER_BATCH_NORM) {
+            continue;
         }
-        ls_verdict_pass(out, 2 * channels, "mean and variance of %d channels, at most %.1e off",
-                        channels, out->value);
-        ls_kernel_interpreter_free(&t);
+        double *mean = ls_kernel_subject_read(s, &s->buffer[l->running_mean]);
+        double *var = ls_kernel_subject_read(s, &s->buffer[l->running_var]);
+        for (int c = 0; mean != NULL && var != NULL && c < t.size[i].channels; c++, channels++) {
+            judge_channel(&t, i, c, mean, var, out);
+        }
+        free(mean);
+        free(var);
     }
-    ls_kernel_subject_free(&s);
+    ls_verdict_pass(out, 2 * channels, "mean and variance of %d channels, at most %.1e off",
+                    channels, out->value);
+    ls_kernel_interpreter_free(&t);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
@@ -575,45 +590,18 @@ static double *read_buffers(const ls_kernel_subject *s, int64_t *count)
     return all;
 }
 
-/* The network that evaluates with the subject's running statistics. */
-static bool mirror_evaluation(const ls_kernel_subject *s, ls_kernel_rounding type,
-                              ls_kernel_interpreter *t, ls_verdict *out)
-{
-    if (!ran(ls_kernel_subject_mirror(s, type, t), "export", out)) {
-        return false;
-    }
-    t->evaluates = true;
-    for (int i = 0; i < s->n->network.layer_count; i++) {
-        const ls_layer *l = &s->n->layer[i];
-        if (l->kind == LS_LAYER_BATCH_NORM) {
-            double *mean = ls_kernel_subject_read(s, &s->buffer[l->running_mean]);
-            double *var = ls_kernel_subject_read(s, &s->buffer[l->running_var]);
-            LS_ASSERT(mean != NULL && var != NULL);
-            memcpy(t->mean[i], mean, (size_t)l->channels * sizeof *mean);
-            memcpy(t->variance[i], var, (size_t)l->channels * sizeof *var);
-            free(mean);
-            free(var);
-        }
-    }
-    ls_kernel_interpreter_forward(t, s->target);
-    return true;
-}
-
 /* The logits against exact and ideal arithmetic; what the state counts against them. */
 static void judge_evaluated(const ls_kernel_subject *s, const struct form *form,
                             const ls_step_state *before, ls_verdict *out)
 {
-    ls_kernel_interpreter exact, ideal;
+    pair p;
     ls_step_state after;
     int linear = s->n->network.layer_count - 2, classes = s->n->network.num_classes;
-    if (!mirror_evaluation(s, LS_KERNEL_ROUND_NONE, &exact, out)) {
+    if (!mirror_pair(s, form->rounding, true, &p, out)) {
         return;
     }
-    int64_t count = exact.size[linear].count;
-    if (!mirror_evaluation(s, form->rounding, &ideal, out)) {
-        ls_kernel_interpreter_free(&exact);
-        return;
-    }
+    const double *exact = p.exact.value[linear], *ideal = p.ideal.value[linear];
+    int64_t count = p.exact.size[linear].count;
     float *logits = ls_list_make((size_t)count, sizeof *logits);
     double *own = ls_list_make((size_t)count, sizeof *own);
     if (ran(s->api->plan_export(s->plan, s->stream, LS_EXPORT_LOGITS, 0, logits, count * 4),
@@ -630,9 +618,9 @@ static void judge_evaluated(const ls_kernel_subject *s, const struct form *form,
             top1 += larger == 0;
             top5 += larger <= 4;
         }
-        double size = norm_of(exact.value[linear], count);
-        judge_part("logits", distance(own, exact.value[linear], count) / size,
-                   distance(ideal.value[linear], exact.value[linear], count) / size,
+        double size = norm_of(exact, count);
+        judge_part("logits", distance(own, exact, count) / size,
+                   distance(ideal, exact, count) / size,
                    ls_compare_bounds_of(form->level)[LS_COMPARE_TENSOR], out);
         if ((int64_t)(uint32_t)(after.top1 - before->top1) != top1 ||
             (int64_t)(uint32_t)(after.top5 - before->top5) != top5) {
@@ -644,27 +632,17 @@ static void judge_evaluated(const ls_kernel_subject *s, const struct form *form,
     }
     free(logits);
     free(own);
-    ls_kernel_interpreter_free(&exact);
-    ls_kernel_interpreter_free(&ideal);
+    free_pair(&p);
 }
 
 /* Two forwards move the running statistics; an evaluation takes them and leaves them; the step that
  * follows is, bit for bit, that of a run without it. */
-static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_evaluation(const struct form *form, ls_kernel_subject *s, ls_verdict *out)
 {
-    (void)job;
-    ls_kernel_net net[2];
-    ls_kernel_subject s[2];
+    const ls_kernel_net *net = s->n;
     double *moved[3] = {NULL};
     int64_t count, compared = 0;
     ls_step_state before;
-    if (!start(row, &net[0], &s[0], out)) {
-        return;
-    }
-    if (!start(row, &net[1], &s[1], out)) {
-        ls_kernel_subject_free(&s[0]);
-        return;
-    }
     bool done = true;
     for (int k = 0; k < 4; k++) {
         done = done && ran(ls_kernel_subject_forward(&s[k % 2]), "a forward", out);
@@ -678,7 +656,7 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
             ls_verdict_fail(out, "the evaluation changed the running statistics");
         }
         if (done) {
-            judge_evaluated(&s[0], ((const struct trial *)row->data)->form, &before, out);
+            judge_evaluated(s, form, &before, out);
         }
         s[0].api->plan_evaluate(s[0].plan, false);
         for (int k = 0; k < 2; k++) {
@@ -691,13 +669,13 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
             ls_verdict_fail(out, "the step after the evaluation has other running statistics");
         }
         compared = 2 * count;
-        for (int p = 0; done && p < net[0].network.param_count; p++) {
+        for (int p = 0; done && p < net->network.param_count; p++) {
             double *a = ls_kernel_subject_read(&s[0], &s[0].grad[p]);
             double *b = ls_kernel_subject_read(&s[1], &s[1].grad[p]);
             if (a == NULL || b == NULL ||
                 memcmp(a, b, (size_t)s[0].grad[p].count * sizeof *a) != 0) {
                 ls_verdict_fail(out, "the step after the evaluation has another gradient of %s",
-                                net[0].param[p].name);
+                                net->param[p].name);
             }
             compared += s[0].grad[p].count;
             free(a);
@@ -707,8 +685,6 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
     for (int k = 0; k < 3; k++) {
         free(moved[k]);
     }
-    ls_kernel_subject_free(&s[0]);
-    ls_kernel_subject_free(&s[1]);
     ls_verdict_pass(out, compared, "logits within %.1f x ideal rounding; the next step is unmoved",
                     out->value);
 }
@@ -717,57 +693,54 @@ static void judge_evaluation(const ls_case *row, const ls_record *job, ls_verdic
 
 enum { F32, O1_FP16, O2_FP16 };
 
-static void add(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
-                const char *what, struct trial trial)
+static void add(const ls_case_settings *settings, ls_case_list *list, struct trial trial)
 {
-    ls_row with = *row;
-    with.data = memcpy(ls_rows_memory(list, sizeof trial), &trial, sizeof trial);
-    ls_rows_format(list, settings, &with, "kernels.%s.%s.%s", what, trial.scene->name,
+    const ls_row row = {.requirement = trial.look->requirement,
+                        .judge = judge_trial,
+                        .data = memcpy(ls_rows_memory(list, sizeof trial), &trial, sizeof trial)};
+    ls_rows_format(list, settings, &row, "kernels.%s.%s.%s", trial.look->name, trial.scene->name,
                    trial.form->name);
 }
 
 void ls_kernels_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const ls_row gradients = {.requirement = "K1", .judge = judge_gradients};
-    static const ls_row twins = {.requirement = "K10", .judge = judge_gradients};
-    static const ls_row threads = {.requirement = "K12", .judge = judge_gradients};
-    static const ls_row large = {.requirement = "K11", .judge = judge_large};
-    static const ls_row order = {.requirement = "K4", .judge = judge_order};
-    static const ls_row repeat = {.requirement = "K4", .judge = judge_repeat};
-    static const ls_row power = {.requirement = "K5", .judge = judge_power_of_two};
-    static const ls_row branches = {.requirement = "K6", .judge = judge_branches};
-    static const ls_row evaluation = {.requirement = "K13", .judge = judge_evaluation};
-    static const ls_row statistics = {.requirement = "K3", .judge = judge_statistics};
+    static const look gradients = {"K1", "gradients", judge_gradients, 1, NULL};
+    static const look twins = {"K10", "twins", judge_gradients, 1, NULL};
+    static const look threads = {"K12", "threads", judge_gradients, 1, NULL};
+    static const look evaluation = {"K13", "evaluate", judge_evaluation, 2, NULL};
+    static const look repeat = {"K4", "repeat", judge_repeat, 2, NULL};
+    static const look of_f32[] = {
+        {"K11", "large-logits", judge_large, 1, apart},
+        {"K4", "order", judge_order, 1, NULL},
+        {"K5", "scale", judge_power_of_two, 2, NULL},
+        {"K6", "branches", judge_branches, 1, NULL},
+        {"K3", "statistics", judge_statistics, 1, NULL},
+    };
     for (int i = 0; i < SCENES; i++) {
         const struct scene *scene = &scenes[i];
-        struct trial f32 = {scene, &forms[F32], 1, false};
-        for (int form = 0; form < FORMS; form++) {
-            if (i < 5 || form == F32) { /* odd sizes: the loops' remainders, in f32 */
-                add(settings, list, &gradients, "gradients",
-                    (struct trial){scene, &forms[form], 1, false});
+        for (int k = 0; k < FORMS; k++) {
+            const struct form *form = &forms[k];
+            if (i < 5 || k == F32) { /* odd sizes: the loops' remainders, in f32 */
+                add(settings, list, (struct trial){&gradients, scene, form, 1, false});
             }
             if (i < 5) {
-                add(settings, list, &evaluation, "evaluate",
-                    (struct trial){scene, &forms[form], 1 + i % 2, i == 0});
+                add(settings, list, (struct trial){&evaluation, scene, form, 1 + i % 2, i == 0});
             }
-            if (i < 2 && form % 2 == 0) { /* a norm on the shortcut, too: scenes 0 and 1 */
-                add(settings, list, &twins, "twins", (struct trial){scene, &forms[form], 1, true});
+            if (i < 2 && k % 2 == 0) { /* a norm on the shortcut, too: scenes 0 and 1 */
+                add(settings, list, (struct trial){&twins, scene, form, 1, true});
             }
-            if (i < 5 && form % 2 == 0) { /* planes, blocks and stretches are shared out */
-                add(settings, list, &threads, "threads",
-                    (struct trial){scene, &forms[form], 3, false});
+            if (i < 5 && k % 2 == 0) { /* planes, blocks and stretches are shared out */
+                add(settings, list, (struct trial){&threads, scene, form, 3, false});
             }
         }
         if (i >= 5) {
             continue;
         }
-        add(settings, list, &large, "large-logits", f32);
-        add(settings, list, &order, "order", f32);
-        add(settings, list, &repeat, "repeat", (struct trial){scene, &forms[O2_FP16], 1, false});
-        add(settings, list, &power, "scale", f32);
-        add(settings, list, &branches, "branches", f32);
-        if (i != 3) { /* its one batch norm stands behind a pool: basic's do too */
-            add(settings, list, &statistics, "statistics", f32);
+        add(settings, list, (struct trial){&repeat, scene, &forms[O2_FP16], 1, false});
+        for (int k = 0; k < 5; k++) {
+            if (i != 3 || k != 4) { /* its one batch norm stands behind a pool: basic's do too */
+                add(settings, list, (struct trial){&of_f32[k], scene, &forms[F32], 1, false});
+            }
         }
     }
 }
