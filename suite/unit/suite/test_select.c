@@ -367,8 +367,8 @@ TEST(the_bus_decides_which_device)
 {
     char folder[64];
     fake_folder(folder, sizeof folder);
-    ls_machine_device device[8];
-    ck_assert_int_eq(ls_machine_devices(folder, device, 8), 0);
+    ls_machine_device device[LS_MACHINE_DEVICES_MAX];
+    ck_assert_int_eq(ls_machine_devices(folder, device), 0);
     add_device(folder, "0000:03:00.0", "0x1002", "0x030000"); /* another maker */
     add_device(folder, "0000:04:00.1", "0x10de", "0x040300"); /* its audio function */
     setenv("LS_SYSFS", folder, 1);
@@ -378,7 +378,7 @@ TEST(the_bus_decides_which_device)
     ck_assert_int_eq(ls_machine_choose("cuda", 1, false, &chosen), LS_ERR_INFRA);
     add_device(folder, "0000:02:00.0", "0x10de", "0x030200");
     add_device(folder, "0000:01:00.0", "0x10de", "0x030000");
-    ck_assert_int_eq(ls_machine_devices(folder, device, 8), 2);
+    ck_assert_int_eq(ls_machine_devices(folder, device), 2);
     ck_assert_str_eq(device[0].address, "0000:01:00.0");
     ck_assert_str_eq(device[1].model, "0x2335");
     /* there is no ls_cuda.so next to this program: none can be used */
