@@ -89,7 +89,7 @@ objects = $(patsubst %,$(BUILD)/obj/%.o,$(1))
 
 # With the lowering of a network, which every backend and the traffic model share.
 CORE := $(call sources,kernels/core) $(addprefix kernels/,load.c optimizers.c lower.c grad_layout.c \
-	plan_check.c traffic.c)
+	passes.c plan_check.c traffic.c)
 HARNESS := $(call sources,harness/* harness/report/*)
 ORACLE := $(call sources,reference/oracle)
 REFERENCE := $(filter-out reference/oracle/% reference/comm/nccl%,$(call sources,reference/* reference/train/*))

@@ -22,10 +22,10 @@ void ls_plan_evaluate(ls_plan *plan, bool evaluate);
 ls_status ls_plan_backward(ls_plan *plan, ls_stream *stream, float factor, ls_grad_ready *ready,
                            void *context);
 
-/* export.c, force.c: plan_export and plan_force. */
+/* export.c: plan_export and plan_force. */
 ls_status ls_export_copy(ls_plan *plan, ls_stream *stream, ls_export what, int index, void *host,
                          int64_t bytes);
-ls_status ls_force_branch(ls_plan *plan, ls_stream *stream, int branch, const void *host,
+ls_status ls_export_force(ls_plan *plan, ls_stream *stream, int branch, const void *host,
                           int64_t bytes);
 
 /* observe.c: plan_observe. */
@@ -54,7 +54,7 @@ ls_status ls_multi_scaler_update(ls_backend *backend, ls_stream *stream,
     .plan_bind = ls_plan_bind, .plan_params_changed = ls_plan_params_changed,                      \
     .plan_forward = ls_plan_forward, .plan_evaluate = ls_plan_evaluate,                            \
     .plan_backward = ls_plan_backward, .plan_export = ls_export_copy,                              \
-    .plan_force = ls_force_branch, .plan_observe = ls_observe_set, .scale = ls_multi_scale,        \
+    .plan_force = ls_export_force, .plan_observe = ls_observe_set, .scale = ls_multi_scale,        \
     .convert = ls_multi_convert, .accumulate = ls_multi_accumulate,                                \
     .unscale_check = ls_multi_unscale_check, .clip = ls_multi_clip,                                \
     .optimizer_step = ls_multi_optimizer_step, .scaler_update = ls_multi_scaler_update

@@ -4,6 +4,7 @@
 #include "lowered.h"
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 
 /* ---- what the list of layers looks like ------------------------------------------------------ */
 
@@ -456,28 +457,23 @@ double ls_lower_flops(const ls_lower *lower)
 static void describe_norm(const ls_lower *lower, const ls_op *op, char *text, size_t bytes)
 {
     const ls_layer *layer = lower->network->layer;
-    snprintf(text, bytes, "%s%s%s%s%s: one pass", layer[op->norm[0]].name, op->dual ? " + " : "",
-             op->dual ? layer[op->norm[1]].name : "", op->residual >= 0 ? " + add" : "",
-             op->relu ? " + relu" : "");
+    ls_text_add(text, bytes, "%s%s%s%s%s: one pass\n", layer[op->norm[0]].name,
+                op->dual ? " + " : "", op->dual ? layer[op->norm[1]].name : "",
+                op->residual >= 0 ? " + add" : "", op->relu ? " + relu" : "");
 }
 
 void ls_lower_describe(const ls_lower *lower, ls_lower_engine *engine, const void *context,
                        char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < lower->op_count && used + 1 < bytes; i++) {
+    for (int i = 0; i < lower->op_count; i++) {
         const ls_op *op = &lower->op[i];
         char line[512];
-        int written = 0;
         if (op->kind == LS_OP_CONV || op->kind == LS_OP_LINEAR) {
             engine(context, op, line, sizeof line);
-            written = snprintf(text + used, bytes - used, "%s: %s\n",
-                               lower->network->layer[op->layer].name, line);
+            ls_text_add(text, bytes, "%s: %s\n", lower->network->layer[op->layer].name, line);
         } else if (op->kind == LS_OP_NORM) {
-            describe_norm(lower, op, line, sizeof line);
-            written = snprintf(text + used, bytes - used, "%s\n", line);
+            describe_norm(lower, op, text, bytes);
         }
-        used += (size_t)written;
     }
 }

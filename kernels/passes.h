@@ -1,4 +1,5 @@
-/* A step of a network measured pass by pass, alone on its device: what `lockstep layers` prints and
+/* A step of a network measured pass by pass, alone on its device, the lower bound of its time (its
+ * convolutions alone), and rates of the device without a network: what `lockstep layers` prints and
  * a bench records, of either backend. */
 #ifndef LS_PASSES_H
 #define LS_PASSES_H
@@ -65,6 +66,117 @@ static inline float ls_passes_value(const ls_param *param, int64_t i)
         return 0;
     }
 }
+
+/* ---- what both backends measure with --------------------------------------------------------- */
+
+/* An open backend with a plan, bound to values. */
+typedef struct ls_passes_values {
+    const ls_backend_api *api; /* set by the caller, as the next two */
+    const ls_network *network;
+    const ls_plan_options *options;
+    ls_backend *backend;
+    ls_stream *stream;
+    ls_plan *plan;
+    void *memory;                          /* of the tensors and the state */
+    ls_tensor *param, *grad, *buffer;      /* as bound: of the type of activations, norms f32 */
+    ls_tensor *master, *unscaled, *moment; /* f32; where parameters are f32, or without `masters`,
+                                              the parameters themselves, and the gradients */
+    ls_step_state *state;
+    float *input;    /* host */
+    int64_t *target; /* host */
+} ls_passes_values;
+
+/* masters: with what an optimizer's step needs, as at O2. To be closed after a failure, too. */
+ls_status ls_passes_open(const ls_backend_options *how, bool masters, ls_passes_values *values);
+void ls_passes_close(ls_passes_values *values);
+
+/* ---- CPU: extra symbols of ls_cpu.so, found with ls_load_symbol("cpu", ...) ------------------ */
+
+#define LS_CPU_BOUND_ENTRY "ls_cpu_convolutions_ms"
+
+/* The convolutions of `network` at options->batch x height x width, forward, backward data (except
+ * for the image) and backward weights, the primitives that a plan uses, back to back in their
+ * blocked layouts with nothing between them: no packing, no batch norm, no linear layer. In
+ * options->activation where they run on the processor's units for it, in f32 where none does;
+ * LS_ERR_UNSUPPORTED where only some do.
+ * threads: as in ls_backend_options; repeats: at least 1, after one that is not counted. Writes the
+ * median of the repeats in milliseconds. LS_ERR_USAGE for bad counts, or plan_create's status. */
+typedef ls_status ls_cpu_bound_fn(const ls_network *network, const ls_plan_options *options,
+                                  int threads, int repeats, double *ms_median);
+ls_cpu_bound_fn ls_cpu_convolutions_ms;
+
+/* The machine's best rates with `threads`, independent of the network: bytes read plus bytes
+ * written per second by copies far larger than any cache, and operations per second of a product of
+ * two 1024 x 1024 matrices (2 n^3 each); medians of five. Half types: on the processor's units for
+ * them, NaN where it has none. */
+#define LS_CPU_RATES_ENTRY "ls_cpu_rates"
+
+typedef struct ls_cpu_rates_measured {
+    double copy_bytes_per_s, matrix_flop_per_s, bf16_flop_per_s, f16_flop_per_s;
+} ls_cpu_rates_measured;
+
+/* threads: 1 or more. LS_ERR_INFRA without memory. */
+typedef ls_status ls_cpu_rates_fn(int threads, ls_cpu_rates_measured *out);
+ls_cpu_rates_fn ls_cpu_rates;
+
+#define LS_CPU_PASSES_ENTRY "ls_cpu_passes"
+
+typedef struct ls_cpu_passes_options {
+    int threads, repeats; /* as above; repeats at most 64 */
+    bool emulate_half;    /* as in ls_backend_options */
+    bool native_half;     /* the same */
+    bool passes;          /* also each pass by itself */
+} ls_cpu_passes_options;
+
+/* A step of the network at options->batch x height x width with activations of that type and plain
+ * SGD with momentum; with a half type parameters and gradients are half, masters f32, as at O2.
+ * LS_ERR_USAGE for bad counts, or plan_create's status. */
+typedef ls_status ls_cpu_passes_fn(const ls_network *network, const ls_plan_options *plan,
+                                   const ls_cpu_passes_options *options, ls_step_passes *out);
+ls_cpu_passes_fn ls_cpu_passes;
+
+/* ---- CUDA: extra symbols of ls_cuda.so; they open the device and close it again -------------- */
+
+#define LS_CUDA_RATES_ENTRY "ls_cuda_rates"
+
+typedef struct ls_cuda_rates_options {
+    int device;         /* CUDA's index */
+    int64_t copy_bytes; /* read, and as many written: several GB, so that caches do not help */
+    int side;           /* of the square matrices: 8192 */
+    int repeats;        /* the median of these counts, after one warm-up; 1 to 64 */
+} ls_cuda_rates_options;
+
+/* Measured rates, and the rates that the device's attributes imply; NaN: unknown. */
+typedef struct ls_cuda_rates_measured {
+    char device[96], address[32]; /* "NVIDIA H200 (GPU-uuid)", "0000:17:00.0" */
+    double copy_bytes_per_s;      /* read plus written, by a kernel in 16-byte accesses */
+    double memory_bytes_per_s;    /* memory clock x 2 x bus width */
+    /* 2 n^3 per product, with the network's own cuBLASLt calls; tf32: f32 operands, tensor cores */
+    double f32_flop_per_s, tf32_flop_per_s, f16_flop_per_s, bf16_flop_per_s;
+    /* multiprocessors x clock x operations of one multiprocessor per clock (dense) */
+    double f32_device_flop_per_s, f16_device_flop_per_s;
+} ls_cuda_rates_measured;
+
+/* A rate that cannot be measured is NaN, after its error and a warning. LS_ERR_USAGE for bad
+ * counts, LS_ERR_INFRA without the device, or the last error if no rate can be measured. */
+typedef ls_status ls_cuda_rates_fn(const ls_cuda_rates_options *options,
+                                   ls_cuda_rates_measured *out);
+ls_cuda_rates_fn ls_cuda_rates;
+
+#define LS_CUDA_BOUND_ENTRY "ls_cuda_bound"
+
+typedef struct ls_cuda_bound_options {
+    int device;
+    bool tf32;
+    int repeats; /* as above */
+    bool passes; /* also time each pass by itself */
+} ls_cuda_bound_options;
+
+/* The network at options->batch x height x width with activations of that type; batch norm's
+ * parameters are f32. LS_ERR_UNSUPPORTED or LS_ERR_INFRA from plan_create. */
+typedef ls_status ls_cuda_bound_fn(const ls_network *network, const ls_plan_options *plan,
+                                   const ls_cuda_bound_options *options, ls_step_passes *out);
+ls_cuda_bound_fn ls_cuda_bound;
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-#include "dtype.h"
+#include "tensor.h"
 
 #include "status.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/arena.h"
+#include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
@@ -458,18 +459,14 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
             alike = alike && strcmp(line[which], line[0]) == 0;
         }
     }
-    int used = 0;
+    text[0] = '\0';
     if (conv->matrix) {
-        used = snprintf(text, bytes, "matrix %dx%d: ", conv->map.rows, conv->map.columns);
+        ls_text_put(text, bytes, "matrix %dx%d: ", conv->map.rows, conv->map.columns);
     }
-    if (alike) {
-        snprintf(text + used, bytes - (size_t)used, "%s", line[0]);
-        return;
-    }
-    for (int which = 0; which < 3 && used < (int)bytes; which++) {
+    for (int which = 0; which < (alike ? 1 : 3); which++) {
         if (line[which][0] != '\0') {
-            used += snprintf(text + used, bytes - (size_t)used, "%s%s %s", which > 0 ? ", " : "",
-                             label[which], line[which]);
+            ls_text_add(text, bytes, "%s%s%s%s", which > 0 ? ", " : "", alike ? "" : label[which],
+                        alike ? "" : " ", line[which]);
         }
     }
 }

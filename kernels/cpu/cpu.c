@@ -10,6 +10,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "kernels/entries.h"
 #include "kernels/lowered.h"
 #include "backend.h"
@@ -221,9 +222,8 @@ static void cpu_describe(ls_backend *backend, ls_backend_info *out)
     for (int i = 0; i < 2; i++) {
         const char *units = halves[i] == LS_F16 ? backend->units_f16 : backend->units_bf16;
         if (units != NULL) {
-            size_t used = strlen(out->half_units);
-            snprintf(out->half_units + used, sizeof out->half_units - used, "%s%s on %s",
-                     used > 0 ? ", " : "", ls_dtype_label(halves[i]), units);
+            ls_text_add(out->half_units, sizeof out->half_units, "%s%s on %s",
+                        out->half_units[0] != '\0' ? ", " : "", ls_dtype_label(halves[i]), units);
         }
     }
     ls_dnn_half_products(LS_F16, backend->emulate_half, backend->units_f16, out->f16_products,

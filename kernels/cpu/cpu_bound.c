@@ -8,7 +8,7 @@
 #include "kernels/core/half.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
-#include "bound.h"
+#include "kernels/passes.h"
 #include "plan_parts.h"
 
 static ls_status run_once(ls_plan *plan)

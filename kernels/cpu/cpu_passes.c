@@ -1,34 +1,18 @@
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/clock.h"
-#include "kernels/core/half.h"
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
+#include "kernels/passes.h"
 #include "kernels/traffic.h"
-#include "bound.h"
-#include "parallel.h"
 #include "plan_parts.h"
 
 enum { REPEATS_MAX = 64, UPDATES = 3 /* unscale, optimizer, pack */ };
 
 typedef struct measuring {
-    const ls_backend_api *api;
-    ls_backend *backend;
-    ls_stream *stream;
-    ls_plan *plan;
-    const ls_network *network;
-    const ls_plan_options *options;
-    bool half; /* parameters and gradients of the half type with f32 masters, as at O2 */
-    char *memory;
-    ls_tensor *param, *grad, *buffer;      /* as bound */
-    ls_tensor *master, *unscaled, *moment; /* f32; without `half` the parameters themselves, and the
-                                              gradients themselves */
-    ls_step_state *state;
-    float *input;
-    int64_t *target;
+    ls_passes_values v;
     ls_traffic *traffic;
     int traffic_count;
     int pass_count, pass_room;
@@ -38,93 +22,6 @@ typedef struct measuring {
     bool describing;
     int64_t begin_ns;
 } measuring;
-
-/* ---- values ---------------------------------------------------------------------------------- */
-
-static bool is_norm(const ls_param *param)
-{
-    return param->role == LS_PARAM_NORM_WEIGHT || param->role == LS_PARAM_NORM_BIAS;
-}
-
-static void place_one(char *base, ls_arena *sized, ls_tensor *tensor, ls_dtype type, int64_t count)
-{
-    *tensor = (ls_tensor){NULL, type, count};
-    size_t offset = ls_arena_reserve(sized, ls_tensor_bytes(tensor));
-    tensor->data = base == NULL ? NULL : base + offset;
-}
-
-/* Sets the addresses of all tensors in one block, or with base NULL only computes its size. */
-static size_t place(measuring *m, char *base)
-{
-    ls_arena sized = {0};
-    (void)ls_arena_reserve(&sized, sizeof *m->state);
-    m->state = (ls_step_state *)(void *)base;
-    for (int i = 0; i < m->network->param_count; i++) {
-        const ls_param *param = &m->network->param[i];
-        int64_t count = ls_shape_count(&param->shape);
-        ls_dtype type = is_norm(param) ? LS_F32 : m->options->activation;
-        place_one(base, &sized, &m->param[i], type, count);
-        place_one(base, &sized, &m->grad[i], type, count);
-        place_one(base, &sized, &m->moment[i], LS_F32, count);
-        m->master[i] = m->param[i];
-        m->unscaled[i] = m->grad[i];
-        if (type != LS_F32) {
-            place_one(base, &sized, &m->master[i], LS_F32, count);
-            place_one(base, &sized, &m->unscaled[i], LS_F32, count);
-        }
-    }
-    for (int i = 0; i < m->network->buffer_count; i++) {
-        place_one(base, &sized, &m->buffer[i], LS_F32, m->network->buffer[i].count);
-    }
-    return sized.bytes;
-}
-
-static ls_status write_values(measuring *m)
-{
-    for (int p = 0; p < m->network->param_count; p++) {
-        float *master = m->master[p].data;
-        for (int64_t i = 0; i < m->master[p].count; i++) {
-            master[i] = ls_passes_value(&m->network->param[p], i);
-        }
-        if (m->param[p].data != master) {
-            ls_parallel_narrow(m->backend, m->param[p].dtype, master, m->param[p].data,
-                               m->param[p].count);
-        }
-    }
-    *m->state = (ls_step_state){.loss_scale = 1, .inv_loss_scale = 1, .lr = 0x1p-20f};
-    const ls_plan_binding binding = {
-        .param = m->param, .grad = m->grad, .buffer = m->buffer, .state = m->state};
-    LS_TRY(m->api->plan_bind(m->plan, &binding));
-    return m->api->plan_params_changed(m->plan, m->stream);
-}
-
-static ls_status make_values(measuring *m)
-{
-    size_t params = (size_t)m->network->param_count, buffers = (size_t)m->network->buffer_count;
-    int64_t pixels = (int64_t)m->options->batch * 3 * m->options->height * m->options->width;
-    ls_tensor **lists[] = {&m->param, &m->grad, &m->master, &m->unscaled, &m->moment};
-    bool whole = true;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        *lists[i] = calloc(params + 1, sizeof **lists[i]);
-        whole = whole && *lists[i] != NULL;
-    }
-    m->buffer = calloc(buffers + 1, sizeof *m->buffer);
-    m->input = malloc((size_t)pixels * sizeof *m->input);
-    m->target = calloc((size_t)m->options->batch, sizeof *m->target);
-    LS_TRY_MEMORY(whole && m->buffer != NULL && m->input != NULL && m->target != NULL,
-                  "a batch of %d images", m->options->batch);
-    for (int64_t i = 0; i < pixels; i++) {
-        m->input[i] = 4 * ls_passes_number((uint64_t)i);
-    }
-    for (int i = 0; i < m->options->batch; i++) {
-        m->target[i] = i % m->network->num_classes;
-    }
-    void *memory = NULL;
-    LS_TRY(ls_cpu_memory_take((int64_t)place(m, NULL), "values", &memory));
-    m->memory = memory;
-    (void)place(m, m->memory);
-    return write_values(m);
-}
 
 /* ---- pass by pass ---------------------------------------------------------------------------- */
 
@@ -179,7 +76,7 @@ static double joined_bytes(const measuring *m, const ls_observed *what)
         tensors += 1 + what->relu;
     }
     double count = (double)what->images * what->out_channels * what->out_height * what->out_width;
-    return tensors * count * (double)ls_dtype_bytes(m->options->activation);
+    return tensors * count * (double)ls_dtype_bytes(m->v.options->activation);
 }
 
 static void describe_pass(const measuring *m, const ls_observed *what, ls_pass *pass)
@@ -187,7 +84,7 @@ static void describe_pass(const measuring *m, const ls_observed *what, ls_pass *
     static const ls_dnn_pass product[] = {[LS_PASS_FORWARD] = LS_DNN_FORWARD,
                                           [LS_PASS_BACKWARD] = LS_DNN_BACKWARD_WEIGHTS,
                                           [LS_PASS_DATA] = LS_DNN_BACKWARD_DATA};
-    const ls_lower *lower = &m->plan->lower;
+    const ls_lower *lower = &m->v.plan->lower;
     bool image = what->kind == LS_OBSERVED_IMAGE;
     const ls_op *op = image ? &lower->op[0] : op_of(lower, what->layer);
     LS_ASSERT(op != NULL);
@@ -210,10 +107,10 @@ static void describe_pass(const measuring *m, const ls_observed *what, ls_pass *
         pass->bytes = joined_bytes(m, what);
     }
     if (pass->product) {
-        ls_conv_describe_pass(ls_plan_work(m->plan, op)->conv, product[pass->kind], pass->engine,
+        ls_conv_describe_pass(ls_plan_work(m->v.plan, op)->conv, product[pass->kind], pass->engine,
                               sizeof pass->engine);
     }
-    const char *name = image ? "image" : m->network->layer[op->layer].name;
+    const char *name = image ? "image" : m->v.network->layer[op->layer].name;
     snprintf(pass->name, sizeof pass->name, "%s%s%s", name,
              what->kind == LS_OBSERVED_GATE   ? ", joined"
              : what->kind == LS_OBSERVED_BIAS ? ", bias"
@@ -244,19 +141,20 @@ static ls_status update(measuring *m, int which)
 {
     static const ls_optimizer_config sgd = {
         .kind = LS_OPTIMIZER_SGD, .momentum = 0.9, .weight_decay = 1e-4};
-    int count = m->network->param_count;
-    const ls_optimizer_args args = {.value = {count, m->master},
-                                    .grad = {count, m->unscaled},
-                                    .moment1 = {count, m->moment},
-                                    .copy = {m->half ? count : 0, m->param}};
+    int count = m->v.network->param_count;
+    const ls_optimizer_args args = {
+        .value = {count, m->v.master},
+        .grad = {count, m->v.unscaled},
+        .moment1 = {count, m->v.moment},
+        .copy = {m->v.options->activation != LS_F32 ? count : 0, m->v.param}};
     switch (which) {
     case 0:
-        return m->api->unscale_check(m->backend, m->stream, args.grad,
-                                     (ls_tensor_list){count, m->grad}, m->state);
+        return m->v.api->unscale_check(m->v.backend, m->v.stream, args.grad,
+                                       (ls_tensor_list){count, m->v.grad}, m->v.state);
     case 1:
-        return m->api->optimizer_step(m->backend, m->stream, &sgd, &args, false, m->state);
+        return m->v.api->optimizer_step(m->v.backend, m->v.stream, &sgd, &args, false, m->v.state);
     default:
-        return m->api->plan_params_changed(m->plan, m->stream);
+        return m->v.api->plan_params_changed(m->v.plan, m->v.stream);
     }
 }
 
@@ -264,11 +162,12 @@ static ls_status update(measuring *m, int which)
 static double update_bytes(const measuring *m, int which)
 {
     double bytes = 0;
-    for (int i = 0; i < m->network->param_count; i++) {
-        double own = (double)ls_tensor_bytes(&m->param[i]), f32 = 4.0 * (double)m->param[i].count;
-        bool copied = m->master[i].data != m->param[i].data;
-        bool packed = m->network->param[i].role == LS_PARAM_CONV_WEIGHT ||
-                      m->network->param[i].role == LS_PARAM_LINEAR_WEIGHT;
+    for (int i = 0; i < m->v.network->param_count; i++) {
+        double own = (double)ls_tensor_bytes(&m->v.param[i]),
+               f32 = 4.0 * (double)m->v.param[i].count;
+        bool copied = m->v.master[i].data != m->v.param[i].data;
+        bool packed = m->v.network->param[i].role == LS_PARAM_CONV_WEIGHT ||
+                      m->v.network->param[i].role == LS_PARAM_LINEAR_WEIGHT;
         switch (which) {
         case 0: /* gradient; unscaled */
             bytes += own + f32;
@@ -280,7 +179,7 @@ static double update_bytes(const measuring *m, int which)
             bytes += packed ? own : 0;
         }
     }
-    return which < 2 ? bytes : bytes + (double)m->plan->packed.bytes;
+    return which < 2 ? bytes : bytes + (double)m->v.plan->packed.bytes;
 }
 
 static ls_status run_updates(measuring *m, bool passes)
@@ -308,11 +207,11 @@ static ls_status run_updates(measuring *m, bool passes)
 static ls_status step(measuring *m, bool passes, double thirds_ms[3])
 {
     m->pass_count = 0;
-    m->api->plan_observe(m->plan, passes ? mark_pass : NULL, m);
+    m->v.api->plan_observe(m->v.plan, passes ? mark_pass : NULL, m);
     int64_t at_ns[4] = {ls_clock_ns()};
-    LS_TRY(m->api->plan_forward(m->plan, m->stream, m->input, m->target));
+    LS_TRY(m->v.api->plan_forward(m->v.plan, m->v.stream, m->v.input, m->v.target));
     at_ns[1] = ls_clock_ns();
-    LS_TRY(m->api->plan_backward(m->plan, m->stream, 1, NULL, NULL));
+    LS_TRY(m->v.api->plan_backward(m->v.plan, m->v.stream, 1, NULL, NULL));
     at_ns[2] = ls_clock_ns();
     LS_TRY(run_updates(m, passes));
     at_ns[3] = ls_clock_ns();
@@ -351,7 +250,7 @@ static ls_status measure_steps(measuring *m, bool passes, ls_step_passes *out)
 
 static ls_status make_lists(measuring *m)
 {
-    const ls_lower *lower = &m->plan->lower;
+    const ls_lower *lower = &m->v.plan->lower;
     m->pass_room = 5 * lower->op_count + 1 + UPDATES;
     m->pass = calloc((size_t)m->pass_room, sizeof *m->pass);
     m->ms = calloc((size_t)m->pass_room * (size_t)m->repeats, sizeof *m->ms);
@@ -364,31 +263,21 @@ static ls_status make_lists(measuring *m)
 
 static void release(measuring *m)
 {
-    if (m->plan != NULL) {
-        m->api->plan_destroy(m->plan);
-    }
-    if (m->stream != NULL) {
-        m->api->stream_destroy(m->stream);
-    }
-    ls_cpu_memory_give(m->memory);
-    void *lists[] = {m->param, m->grad,   m->buffer, m->master,  m->unscaled, m->moment,
-                     m->input, m->target, m->pass,   m->traffic, m->ms};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        free(lists[i]);
-    }
-    m->api->close(m->backend);
+    ls_passes_close(&m->v);
+    free(m->pass);
+    free(m->traffic);
+    free(m->ms);
 }
 
-static ls_status measure(measuring *m, const ls_cpu_passes_options *options, ls_step_passes *out)
+static ls_status measure(measuring *m, const ls_backend_options *how,
+                         const ls_cpu_passes_options *options, ls_step_passes *out)
 {
     ls_plan_info info;
-    LS_TRY(m->api->stream_create(m->backend, &m->stream));
-    LS_TRY(m->api->plan_create(m->backend, m->network, m->options, &m->plan));
+    LS_TRY(ls_passes_open(how, true, &m->v));
     LS_TRY(make_lists(m));
-    LS_TRY(make_values(m));
     LS_TRY(measure_steps(m, options->passes, out));
-    LS_TRY(ls_cpu_plan_convolutions_ms(m->plan, m->repeats, &out->convolutions_ms));
-    m->api->plan_info(m->plan, &info);
+    LS_TRY(ls_cpu_plan_convolutions_ms(m->v.plan, m->repeats, &out->convolutions_ms));
+    m->v.api->plan_info(m->v.plan, &info);
     out->engines = strdup(info.fusions);
     LS_TRY_MEMORY(out->engines != NULL, "the names of engines");
     out->pass = m->pass;
@@ -407,13 +296,8 @@ ls_status ls_cpu_passes(const ls_network *network, const ls_plan_options *plan,
                                     .emulate_half = options->emulate_half,
                                     .native_half = options->native_half};
     ls_step_passes measured = {0};
-    measuring m = {.api = ls_backend_entry(),
-                   .network = network,
-                   .options = plan,
-                   .half = plan->activation != LS_F32,
-                   .repeats = options->repeats};
-    LS_TRY(m.api->open(&how, &m.backend));
-    ls_status status = measure(&m, options, &measured);
+    measuring m = {.v = {ls_backend_entry(), network, plan}, .repeats = options->repeats};
+    ls_status status = measure(&m, &how, options, &measured);
     release(&m);
     if (status == LS_OK) {
         *out = measured;

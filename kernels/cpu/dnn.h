@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/core/dtype.h"
 #include "kernels/core/status.h"
+#include "kernels/core/tensor.h"
 
 typedef struct ls_dnn ls_dnn;
 typedef struct ls_dnn_product ls_dnn_product;

@@ -4,7 +4,6 @@
 #define LS_CPU_PACK_H
 
 #include "dnn.h"
-#include "kernels/core/tensor.h"
 
 typedef struct ls_pack_target {
     const ls_dnn_layout *layout;

@@ -145,6 +145,10 @@ static inline int64_t ls_plan_stored_index(const ls_plan *plan, int slot, int64_
     return (plane * pixels + pixel) * block + channel % block;
 }
 
+/* cpu_bound.c: ls_cpu_convolutions_ms of an existing plan, whose values it overwrites; NaN where
+ * the plan converts operands. */
+ls_status ls_cpu_plan_convolutions_ms(ls_plan *plan, int repeats, double *ms_median);
+
 /* plan.c: plan_edges. */
 void ls_plan_edges(ls_plan *plan, ls_plan_edge *entry, ls_plan_edge *exit);
 
@@ -190,9 +194,9 @@ ls_status ls_observe_run(ls_plan *plan, ls_stream *stream, ls_observed_kind kind
                          ls_observe_execute_fn *execute);
 ls_status ls_observe_image(ls_plan *plan, ls_stream *stream, const float *images, bool after);
 
-/* force.c: ReLUs and max pools whose decisions were given by plan_force. */
-void ls_force_relu(const ls_plan *plan, const ls_op *op);
-void ls_force_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
-void ls_force_pool(const ls_plan *plan, const ls_op *op);
+/* export.c: ReLUs and max pools whose decisions were given by plan_force. */
+void ls_export_forced_relu(const ls_plan *plan, const ls_op *op);
+void ls_export_forced_relu_back(const ls_plan *plan, const ls_op *op, const void *gradient);
+void ls_export_forced_pool(const ls_plan *plan, const ls_op *op);
 
 #endif

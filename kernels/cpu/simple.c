@@ -116,7 +116,7 @@ ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
     switch (op->kind) {
     case LS_OP_RELU:
         if (ls_plan_work(plan, op)->forced) {
-            ls_force_relu(plan, op);
+            ls_export_forced_relu(plan, op);
         } else {
             ls_parallel_relu(plan->backend, type, ls_plan_at(plan, op->in),
                              ls_plan_at(plan, op->out), count);
@@ -128,7 +128,7 @@ ls_status ls_simple_forward(ls_plan *plan, ls_stream *stream, const ls_op *op)
         break;
     case LS_OP_POOL:
         if (ls_plan_work(plan, op)->forced) {
-            ls_force_pool(plan, op);
+            ls_export_forced_pool(plan, op);
         } else {
             pool(plan, op, false);
         }
@@ -158,7 +158,7 @@ static ls_status join(ls_plan *plan, ls_stream *stream, const ls_op *op)
         gradient = g;
     }
     if (ls_plan_work(plan, op)->forced && op->relu) {
-        ls_force_relu_back(plan, op, gradient);
+        ls_export_forced_relu_back(plan, op, gradient);
     } else if (op->relu) {
         ls_parallel_relu_back(plan->backend, type, gradient, ls_plan_at(plan, op->out), g, count);
     }

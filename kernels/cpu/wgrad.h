@@ -5,7 +5,6 @@
 #define LS_CPU_WGRAD_H
 
 #include "dnn.h"
-#include "kernels/core/tensor.h"
 
 /* Whether this code knows the shape and is the faster one: a 3x3 kernel with padding, activations
  * in blocks of 16 channels on both sides, an output of at most 256 pixels. */

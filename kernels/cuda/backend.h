@@ -67,10 +67,6 @@ ls_backend_entry_fn ls_backend_entry;
  * reason for doing nothing. LS_SYSFS replaces /sys. */
 void ls_numa_bind(const char *pci, char *text, size_t bytes);
 
-/* nvtx.c: ranges of the host's work on a profiler's timeline. */
-void ls_nvtx_push(ls_backend *backend, const char *name);
-void ls_nvtx_pop(ls_backend *backend);
-
 /* cuda_memory.c: device memory, 256-byte aligned and zeroed; pinned host memory. */
 ls_status ls_cuda_take(int64_t bytes, const char *purpose, void **out);
 void ls_cuda_give(void *memory);

@@ -5,9 +5,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A header-only library that looks for a profiler at its first call and does nothing without one.
+ */
+#if defined(__has_include)
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define LS_NVTX_THERE
+#endif
+#endif
+
 #include "kernels/core/log.h"
 #include "backend.h"
 #include "kernels/cuda/plan/plan_internal.h"
+
+/* ---- errors of cuDNN and cuBLASLt (cuda_check.c: of the runtime, for the NCCL engine, too) -----
+ */
+
+ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line)
+{
+    if (status == CUDNN_STATUS_SUCCESS) {
+        return LS_OK;
+    }
+    char text[512] = "";
+    cudnnGetLastErrorString(text, sizeof text);
+    ls_log_error("%s:%d: %s: %s%s%s", file, line, call, cudnnGetErrorString(status),
+                 text[0] != '\0' ? ": " : "", text);
+    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+}
+
+ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        return LS_OK;
+    }
+    ls_log_error("%s:%d: %s: %s", file, line, call, cublasLtGetStatusString(status));
+    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
+}
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -384,6 +417,27 @@ static ls_status cuda_graph_launch(ls_graph *graph, ls_stream *stream)
     return LS_OK;
 }
 
+/* ---- ranges on a profiler's timeline ----------------------------------------------------------
+ */
+
+static void range_push(ls_backend *backend, const char *name)
+{
+    (void)backend;
+#ifdef LS_NVTX_THERE
+    (void)nvtxRangePushA(name);
+#else
+    (void)name;
+#endif
+}
+
+static void range_pop(ls_backend *backend)
+{
+    (void)backend;
+#ifdef LS_NVTX_THERE
+    (void)nvtxRangePop();
+#endif
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const ls_backend_api table = {
@@ -424,8 +478,8 @@ static const ls_backend_api table = {
     .engines_export = ls_engines_export,
     .engines_import = ls_engines_import,
     .set_wait_hook = set_wait_hook,
-    .range_push = ls_nvtx_push,
-    .range_pop = ls_nvtx_pop,
+    .range_push = range_push,
+    .range_pop = range_pop,
 };
 
 const ls_backend_api *ls_backend_entry(void)

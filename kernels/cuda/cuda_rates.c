@@ -3,8 +3,9 @@
 
 #include "kernels/core/sort.h"
 #include "kernels/core/log.h"
-#include "bound.h"
+#include "kernels/passes.h"
 #include "kernels/cuda/conv/conv.h"
+#include "kernels/cuda/ops.h"
 
 enum { REPEATS_MAX = 64 };
 
@@ -52,7 +53,7 @@ typedef struct copying {
 static ls_status copy(void *context)
 {
     const copying *c = context;
-    return ls_rates_copy(c->timer->stream->native, c->to, c->from, c->bytes);
+    return ls_simple_copy(c->timer->stream->native, c->to, c->from, c->bytes);
 }
 
 static ls_status measure_copy(const timer *t, const ls_cuda_rates_options *options,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "kernels/cuda/conv/conv.h"
 #include "ops.h"
 
@@ -395,28 +396,26 @@ static uint32_t config_of(const product *p, cublasLtMatmulAlgoConfigAttributes_t
 
 void ls_linear_describe(const ls_linear *l, char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (int pass = 0; pass < PASSES && used < bytes; pass++) {
+    for (int pass = 0; pass < PASSES; pass++) {
         const product *p = &l->pass[pass];
         uint64_t arithmetic = 0;
         size_t got = 0;
         cublasLtMatmulAlgoCapGetAttribute(&p->algorithm, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS,
                                           &arithmetic, sizeof arithmetic, &got);
-        int wrote = snprintf(
-            text + used, bytes - used,
-            "%s%s algorithm %" PRIu32 " tile %" PRIu32 " stages %" PRIu32 " split %" PRIu32
-            " reduction %" PRIu32 " %.1f MB [%s, %s]",
-            pass == 0 ? "" : "; ", pass_names[pass], config_of(p, CUBLASLT_ALGO_CONFIG_ID),
-            config_of(p, CUBLASLT_ALGO_CONFIG_TILE_ID),
-            config_of(p, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-            config_of(p, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-            config_of(p, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
-            (double)p->workspace_bytes / (1 << 20),
-            p->compute == CUBLAS_COMPUTE_32F_PEDANTIC    ? "pedantic f32"
-            : p->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32"
-                                                         : "f32 sums",
-            arithmetic & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK ? "tensor core" : "fma");
-        used += wrote > 0 ? (size_t)wrote : 0;
+        ls_text_add(text, bytes,
+                    "%s%s algorithm %" PRIu32 " tile %" PRIu32 " stages %" PRIu32 " split %" PRIu32
+                    " reduction %" PRIu32 " %.1f MB [%s, %s]",
+                    pass == 0 ? "" : "; ", pass_names[pass], config_of(p, CUBLASLT_ALGO_CONFIG_ID),
+                    config_of(p, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                    config_of(p, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                    config_of(p, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                    config_of(p, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+                    (double)p->workspace_bytes / (1 << 20),
+                    p->compute == CUBLAS_COMPUTE_32F_PEDANTIC    ? "pedantic f32"
+                    : p->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32"
+                                                                 : "f32 sums",
+                    arithmetic & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK ? "tensor core"
+                                                                              : "fma");
     }
 }

@@ -192,9 +192,7 @@ ls_status ls_fuse_apply(cudaStream_t stream, const uint16_t *x, const uint16_t *
 ls_status ls_fuse_differ(cudaStream_t stream, const uint16_t *a, const uint16_t *b, int64_t rows,
                          int channels, unsigned *first);
 
-/* ---- conv_onto.cu: a gradient that is added to another, of integers (conv_trial.h)
- * -----------------------
- */
+/* A gradient that is added to another, of integers (conv_trial.h). */
 
 struct ls_conv_shape;
 /* Of `samples` elements of dx, drawn alike in every call: before + the gradient of the input,
@@ -222,6 +220,8 @@ ls_status ls_simple_shortcut(cudaStream_t stream, ls_dtype type, const void *x, 
 ls_status ls_simple_shortcut_back(cudaStream_t stream, ls_dtype type, const void *dy, void *dx,
                                   int images, int height, int width, int channels, int stride,
                                   int out_channels);
+/* Copies a multiple of 16 bytes; both addresses aligned to 16. */
+ls_status ls_simple_copy(cudaStream_t stream, void *to, const void *from, int64_t bytes);
 /* y[row][j] = sums[row][j] + bias[j], rounded to `type`; bias is of it, too. */
 ls_status ls_simple_bias(cudaStream_t stream, ls_dtype type, const float *sums, const void *bias,
                          void *y, int rows, int columns);

@@ -335,3 +335,34 @@ ls_status ls_simple_average_back(cudaStream_t stream, ls_dtype type, const void 
                            stream, (const T *)dy, (T *)dx, packets, pixels, channels));
     return LS_OK;
 }
+
+/* ---- a copy at the memory's full rate: each thread has four accesses of 16 bytes in flight ----
+ */
+
+enum { COPY_DEPTH = 4, COPY_BYTES = 16 };
+
+LS_KERNEL copy_vectors(char *to, const char *from, int64_t count)
+{
+    int64_t first = (int64_t)blockIdx.x * THREADS * COPY_DEPTH + threadIdx.x;
+    ls_vector held[COPY_DEPTH];
+    for (int k = 0; k < COPY_DEPTH; k++) {
+        int64_t at = first + (int64_t)k * THREADS;
+        if (at < count) {
+            held[k] = ls_vector_load(from + at * COPY_BYTES);
+        }
+    }
+    for (int k = 0; k < COPY_DEPTH; k++) {
+        int64_t at = first + (int64_t)k * THREADS;
+        if (at < count) {
+            ls_vector_store(to + at * COPY_BYTES, held[k]);
+        }
+    }
+}
+
+ls_status ls_simple_copy(cudaStream_t stream, void *to, const void *from, int64_t bytes)
+{
+    int64_t count = bytes / COPY_BYTES, block = THREADS * COPY_DEPTH;
+    LS_LAUNCH(copy_vectors, (unsigned)((count + block - 1) / block), THREADS, stream, (char *)to,
+              (const char *)from, count);
+    return LS_OK;
+}

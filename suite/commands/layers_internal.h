@@ -5,7 +5,6 @@
 #include <stdbool.h>
 
 #include "kernels/core/json.h"
-#include "kernels/cpu/bound.h"
 #include "kernels/passes.h"
 
 enum { LS_LAYERS_CLASSES = 1000 };

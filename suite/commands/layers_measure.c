@@ -6,8 +6,7 @@
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "kernels/cpu/bound.h"
-#include "kernels/cuda/bound.h"
+#include "kernels/passes.h"
 #include "reference/model/model.h"
 #include "reference/state/device.h"
 

@@ -15,7 +15,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/cpu/bound.h"
+#include "kernels/passes.h"
 #include "kernels/kernels.h"
 #include "reference/data/loader.h"
 #include "reference/model/model.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/log.h"
+#include "kernels/core/text.h"
 #include "conv_internal.h"
 #include "kernels/cuda/ops.h"
 
@@ -314,9 +315,8 @@ static ls_conv_pass pass_for(const ls_conv *conv, ls_conv_pass plain)
 
 void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (ls_conv_pass pass = 0; pass < LS_CONV_PLAIN_PASSES && used < bytes; pass++) {
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PLAIN_PASSES; pass++) {
         const ls_conv_plan *plan = conv->plan[pass_for(conv, pass)];
         char engine[LS_CONV_TAG_BYTES + 256], timed[64] = "";
         if (!plan) {
@@ -326,10 +326,9 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes)
         if (plan->timed > 0) {
             snprintf(timed, sizeof timed, " %.3f ms, best of %d", plan->ms, plan->timed);
         }
-        int wrote = snprintf(text + used, bytes - used, "%s%s%s %s%s", pass == 0 ? "" : "; ",
-                             ls_conv_graph_kind(plan->key.pass)->name,
-                             plan->key.onto ? ", added" : "", engine, timed);
-        used += wrote > 0 ? (size_t)wrote : 0;
+        ls_text_add(text, bytes, "%s%s%s %s%s", pass == 0 ? "" : "; ",
+                    ls_conv_graph_kind(plan->key.pass)->name, plan->key.onto ? ", added" : "",
+                    engine, timed);
     }
 }
 
@@ -342,9 +341,8 @@ void ls_conv_engine_of(const ls_conv *conv, ls_conv_pass plain, char *text, size
 
 void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES && used < bytes; pass++) {
+    for (ls_conv_pass pass = 0; pass < LS_CONV_PASSES; pass++) {
         char tag[LS_CONV_TAG_BYTES] = "-";
         const char *label = ls_conv_graph_kind(pass)->label;
         if (conv->plan[pass]) {
@@ -352,9 +350,7 @@ void ls_conv_choice(const ls_conv *conv, char *text, size_t bytes)
         } else if (label != NULL) {
             continue;
         }
-        int wrote = snprintf(text + used, bytes - used, "%s%s%s", pass == 0 ? "" : " ",
-                             label == NULL ? "" : label, tag);
-        used += wrote > 0 ? (size_t)wrote : 0;
+        ls_text_add(text, bytes, "%s%s%s", pass == 0 ? "" : " ", label == NULL ? "" : label, tag);
     }
 }
 

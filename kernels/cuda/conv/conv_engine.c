@@ -1,10 +1,11 @@
 #include "conv_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/core/text.h"
 
 #define BIT(note) (UINT32_C(1) << (note))
 
@@ -354,21 +355,11 @@ cudnnStatus_t ls_conv_engine_plan(const ls_conv_target *target, cudnnBackendDesc
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t bytes,
-                                                         const char *format, ...)
-{
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, bytes - used, format, arguments);
-    va_end(arguments);
-}
-
 void ls_conv_engine_tag(const ls_conv_engine *engine, char *text, size_t bytes)
 {
     snprintf(text, bytes, "eng%" PRId64, engine->id);
     for (int i = 0; i < engine->knob_count; i++) {
-        append(text, bytes, "_k%d=%" PRId64, (int)engine->knob[i].type, engine->knob[i].value);
+        ls_text_add(text, bytes, "_k%d=%" PRId64, (int)engine->knob[i].type, engine->knob[i].value);
     }
 }
 
@@ -397,8 +388,8 @@ static void append_names(char *text, size_t bytes, uint32_t bits, const char *co
 {
     for (int i = 0; i <= LS_CONV_NOTE_UNKNOWN; i++) {
         if (bits & BIT(i)) {
-            append(text, bytes, "%s%s", text[strlen(text) - 1] == '[' ? "" : ", ",
-                   i < names ? name[i] : "unknown");
+            ls_text_add(text, bytes, "%s%s", text[strlen(text) - 1] == '[' ? "" : ", ",
+                        i < names ? name[i] : "unknown");
         }
     }
 }
@@ -406,8 +397,8 @@ static void append_names(char *text, size_t bytes, uint32_t bits, const char *co
 void ls_conv_engine_describe(const ls_conv_engine *engine, char *text, size_t bytes)
 {
     ls_conv_engine_tag(engine, text, bytes);
-    append(text, bytes, " %.1f MB [", (double)engine->workspace_bytes / (1 << 20));
+    ls_text_add(text, bytes, " %.1f MB [", (double)engine->workspace_bytes / (1 << 20));
     append_names(text, bytes, engine->notes, note_names, NOTES);
     append_names(text, bytes, engine->behaviours, behaviour_names, BEHAVIOURS);
-    append(text, bytes, "]");
+    ls_text_add(text, bytes, "]");
 }

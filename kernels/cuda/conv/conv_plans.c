@@ -1,12 +1,12 @@
 #include "conv_internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/sort.h"
+#include "kernels/core/text.h"
 #include "conv_trial.h"
 
 enum {
@@ -188,23 +188,20 @@ static ls_status look_again(search *s, const char *layer)
 static void report_refused(const search *s, const char *layer)
 {
     const ls_conv_shape *h = &s->key->shape;
-    char text[512] = "", part[128];
+    char text[512] = "";
     for (int i = LS_CONV_TAKEN + 1; i < LS_CONV_REFUSALS; i++) {
         if (s->refused[i] == 0) {
             continue;
         }
-        snprintf(part, sizeof part, "%s %d %s", text[0] ? "," : ":", s->refused[i],
-                 ls_conv_engine_refusal_name((ls_conv_refusal)i));
-        strncat(text, part, sizeof text - strlen(text) - 1);
-        part[0] = '\0';
+        ls_text_add(text, sizeof text, "%s %d %s", text[0] ? "," : ":", s->refused[i],
+                    ls_conv_engine_refusal_name((ls_conv_refusal)i));
         if (i == LS_CONV_WORKSPACE) {
-            snprintf(part, sizeof part, " (%.1f MB; the least is %.1f MB)",
-                     (double)s->key->workspace_limit / (1 << 20),
-                     (double)s->smallest_workspace / (1 << 20));
+            ls_text_add(text, sizeof text, " (%.1f MB; the least is %.1f MB)",
+                        (double)s->key->workspace_limit / (1 << 20),
+                        (double)s->smallest_workspace / (1 << 20));
         } else if (i == LS_CONV_UNBUILT) {
-            snprintf(part, sizeof part, " (%s)", cudnnGetErrorString(s->failure));
+            ls_text_add(text, sizeof text, " (%s)", cudnnGetErrorString(s->failure));
         }
-        strncat(text, part, sizeof text - strlen(text) - 1);
     }
     ls_log_error("%s: cuDNN %zu has no engine that may be used for its %s (%s, image %dx%dx%dx%d, "
                  "kernel %d, stride %d, pad %d, %d channels out); %d configurations seen%s",

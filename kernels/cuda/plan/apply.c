@@ -1,8 +1,6 @@
 /* Batch norms and ReLUs that the next convolution applies (LS_CONV_FORWARD_APPLIED): their output
  * is not stored. Which ones, the operands of those convolutions, and the output for an export. */
-#include <stdio.h>
-#include <string.h>
-
+#include "kernels/core/text.h"
 #include "plan_internal.h"
 
 const ls_op *ls_apply_norm(const ls_plan *plan, const ls_op *conv)
@@ -58,10 +56,9 @@ void ls_apply_describe(const ls_plan *plan, char *text, size_t bytes)
     text[0] = '\0';
     for (int i = 0; i < plan->lower.op_count; i++) {
         const ls_op *op = &plan->lower.op[i];
-        size_t used = strlen(text);
         if (op->kind == LS_OP_NORM && ls_apply_conv(plan, op) != NULL) {
-            snprintf(text + used, bytes - used, "%s%s", used == 0 ? "" : ",",
-                     plan->network->layer[op->norm[0]].name);
+            ls_text_add(text, bytes, "%s%s", text[0] == '\0' ? "" : ",",
+                        plan->network->layer[op->norm[0]].name);
         }
     }
 }

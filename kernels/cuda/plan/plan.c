@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/log.h"
-#include "kernels/cuda/bound.h"
+#include "kernels/passes.h"
 
 enum { BATCH_SLOTS = 2 }; /* of f32, until batch_slots sets something else */
 

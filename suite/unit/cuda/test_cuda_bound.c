@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/bound.h"
+#include "kernels/passes.h"
 #include "kernels/traffic.h"
 #include "reference/model/model.h"
 #include "suite/commands/bench_internal.h"

@@ -12,7 +12,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "kernels/cpu/bound.h"
+#include "kernels/passes.h"
 #include "reference/model/model.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
