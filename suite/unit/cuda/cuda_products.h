@@ -54,6 +54,25 @@ static inline void bench_workspace(bench *b, int64_t bytes)
     }
 }
 
+static inline void bench_free(bench *b, void *const *memory, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        b->api->memory_free(b->backend, memory[i]);
+    }
+}
+
+static inline void host_free(void *const *memory, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(memory[i]);
+    }
+}
+
+/* Frees each of them. */
+#define POINTERS(...) (void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *)
+#define BENCH_FREE(bench, ...) bench_free(bench, POINTERS(__VA_ARGS__))
+#define HOST_FREE(...) host_free(POINTERS(__VA_ARGS__))
+
 static inline double round_to(ls_dtype type, double value)
 {
     float f = (float)value;
