@@ -5,6 +5,7 @@
 
 #include "kernels/core/usage.h"
 #include "kernels/core/file.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/examples/example.h"
@@ -65,8 +66,7 @@ static ls_status train(ls_trainer *trainer)
 static int run_program(int argc, char **argv)
 {
     ls_file_survive_limit();
-    ls_trainer *trainer = calloc(1, sizeof *trainer);
-    LS_TRY_MEMORY(trainer != NULL, "the trainer");
+    ls_trainer *trainer = ls_list_make(1, sizeof *trainer);
     ls_status status = prepare(argc, argv, trainer);
     LS_THEN(status, train(trainer));
     bool on_device = trainer->device.api != NULL && !trainer->device.info.host_memory;

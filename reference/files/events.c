@@ -13,6 +13,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/usage.h"
@@ -26,8 +27,7 @@ struct ls_events {
 
 ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out)
 {
-    ls_events *events = calloc(1, sizeof *events);
-    LS_TRY_MEMORY(events != NULL, "the event writer");
+    ls_events *events = ls_list_make(1, sizeof *events);
     events->descriptor = -1;
     if (run_directory == NULL || run_directory[0] == '\0') {
         *out = events;

@@ -11,6 +11,7 @@
 
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
@@ -21,8 +22,7 @@ struct ls_mllog {
 
 ls_status ls_mllog_open(const char *path, bool append, ls_mllog **out)
 {
-    ls_mllog *log = calloc(1, sizeof *log);
-    LS_TRY_MEMORY(log != NULL, "the MLPerf log");
+    ls_mllog *log = ls_list_make(1, sizeof *log);
     ls_text_put(log->path, sizeof log->path, "%s", path);
     log->descriptor = strcmp(path, "-") == 0
                           ? STDOUT_FILENO

@@ -9,7 +9,6 @@
 #include "kernels/core/plant.h"
 
 enum {
-    CHUNK = 512,        /* values that are allocated together */
     MEMO_MAX = 1 << 22, /* torch numbers its memo from 0: a ResNet's has some thousands */
     NAME_BYTES = 200,
 };
@@ -64,10 +63,8 @@ enum { KNOWN = sizeof known / sizeof *known, OBJECT = 6 /* torch.device */ };
 struct ls_pickle {
     const unsigned char *at, *end;
     const ls_pickle_hooks *hooks;
-    ls_pickle_value **chunk; /* [chunks][CHUNK] */
-    int chunks, chunk_room, used;
-    char **text; /* copies */
-    int texts, text_room;
+    ls_pickle_value **value; /* all that were made */
+    int values, value_room;
     ls_pickle_value **stack;
     int depth, stack_room;
     int *mark; /* depths */
@@ -96,12 +93,9 @@ void ls_pickle_refuse(ls_pickle *pickle, const char *format, ...)
 
 static ls_pickle_value *new_value(ls_pickle *p, ls_pickle_kind kind)
 {
-    if (p->chunks == 0 || p->used == CHUNK) {
-        p->chunk = ls_list_grow(p->chunk, p->chunks, &p->chunk_room, sizeof *p->chunk);
-        p->chunk[p->chunks++] = ls_list_make(CHUNK, sizeof **p->chunk);
-        p->used = 0;
-    }
-    ls_pickle_value *value = &p->chunk[p->chunks - 1][p->used++];
+    ls_pickle_value *value = ls_list_make(1, sizeof *value);
+    p->value = ls_list_grow(p->value, p->values, &p->value_room, sizeof *p->value);
+    p->value[p->values++] = value;
     value->kind = kind;
     return value;
 }
@@ -210,15 +204,15 @@ static uint64_t take_number(ls_pickle *p, int bytes)
     return value;
 }
 
-static const char *copy_text(ls_pickle *p, const void *from, size_t bytes)
+/* A value with a text of its own. */
+static ls_pickle_value *new_text(ls_pickle *p, ls_pickle_kind kind, const void *from, size_t bytes)
 {
-    char *copy = malloc(bytes + 1);
-    LS_MEMORY(copy != NULL);
-    memcpy(copy, from, bytes);
-    copy[bytes] = '\0';
-    p->text = ls_list_grow(p->text, p->texts, &p->text_room, sizeof *p->text);
-    p->text[p->texts++] = copy;
-    return copy;
+    ls_pickle_value *value = new_value(p, kind);
+    value->own = ls_list_make(bytes + 1, 1);
+    memcpy(value->own, from, bytes);
+    value->text = value->own;
+    value->bytes = bytes;
+    return value;
 }
 
 static void push_text(ls_pickle *p, int length_bytes)
@@ -226,11 +220,15 @@ static void push_text(ls_pickle *p, int length_bytes)
     uint64_t bytes = take_number(p, length_bytes);
     const unsigned char *from = take(p, bytes);
     if (from != NULL) {
-        ls_pickle_value *value = new_value(p, LS_PICKLE_TEXT);
-        value->text = copy_text(p, from, bytes);
-        value->bytes = bytes;
-        push(p, value);
+        push(p, new_text(p, LS_PICKLE_TEXT, from, bytes));
     }
+}
+
+static void push_object(ls_pickle *p, const char *name)
+{
+    ls_pickle_value *value = new_value(p, LS_PICKLE_OBJECT);
+    value->text = name;
+    push(p, value);
 }
 
 static void push_integer(ls_pickle *p, int64_t number)
@@ -250,9 +248,7 @@ static void push_long(ls_pickle *p, int length_bytes)
         return;
     }
     if (bytes > 8) {
-        ls_pickle_value *value = new_value(p, LS_PICKLE_OBJECT);
-        value->text = "a number of more than 64 bits";
-        push(p, value);
+        push_object(p, "a number of more than 64 bits");
         return;
     }
     bool negative = bytes > 0 && (from[bytes - 1] & 0x80) != 0;
@@ -263,14 +259,9 @@ static void push_long(ls_pickle *p, int length_bytes)
     push_integer(p, (int64_t)number);
 }
 
-static void push_double(ls_pickle *p, int unused)
+static void push_double(ls_pickle *p, int bytes)
 {
-    (void)unused;
-    const unsigned char *from = take(p, 8);
-    uint64_t bits = 0;
-    for (int i = 0; from != NULL && i < 8; i++) {
-        bits = bits << 8 | from[i];
-    }
+    uint64_t bits = __builtin_bswap64(take_number(p, bytes));
     ls_pickle_value *value = new_value(p, LS_PICKLE_NUMBER);
     memcpy(&value->number, &bits, sizeof bits);
     push(p, value);
@@ -295,9 +286,8 @@ static void push_name(ls_pickle *p, const char *module, const char *name)
     }
     char full[NAME_BYTES];
     int length = snprintf(full, sizeof full, "%s.%s", module, name);
-    ls_pickle_value *value = new_value(p, LS_PICKLE_NAME);
+    ls_pickle_value *value = new_text(p, LS_PICKLE_NAME, full, (size_t)length);
     value->integer = row;
-    value->text = copy_text(p, full, (size_t)length);
     push(p, value);
 }
 
@@ -519,9 +509,7 @@ static void push_signed(ls_pickle *p, int bytes)
 static void push_set(ls_pickle *p, int unused)
 {
     (void)unused;
-    ls_pickle_value *value = new_value(p, LS_PICKLE_OBJECT);
-    value->text = "set";
-    push(p, value);
+    push_object(p, "set");
 }
 
 static void set_mark(ls_pickle *p, int unused)
@@ -566,7 +554,7 @@ static const struct operation {
     ['J'] = {push_signed, 4},              /* BININT */
     [0x8a] = {push_long, 1},               /* LONG1 */
     [0x8b] = {push_long, 4},               /* LONG4 */
-    ['G'] = {push_double},                 /* BINFLOAT */
+    ['G'] = {push_double, 8},              /* BINFLOAT */
     ['X'] = {push_text, 4},                /* BINUNICODE */
     ['T'] = {push_text, 4},                /* BINSTRING */
     ['B'] = {push_text, 4},                /* BINBYTES */
@@ -635,17 +623,12 @@ void ls_pickle_close(ls_pickle *pickle)
     if (pickle == NULL) {
         return;
     }
-    for (int i = 0; i < pickle->chunks; i++) {
-        for (int k = 0; k < CHUNK; k++) {
-            free(pickle->chunk[i][k].item);
-        }
-        free(pickle->chunk[i]);
+    for (int i = 0; i < pickle->values; i++) {
+        free(pickle->value[i]->item);
+        free(pickle->value[i]->own);
+        free(pickle->value[i]);
     }
-    for (int i = 0; i < pickle->texts; i++) {
-        free(pickle->text[i]);
-    }
-    free(pickle->chunk);
-    free(pickle->text);
+    free(pickle->value);
     free(pickle->stack);
     free(pickle->mark);
     free(pickle->memo);

@@ -367,20 +367,8 @@ const ls_pth_tensor *ls_pth_tensor_of(const ls_pickle_value *value)
 bool ls_pth_number(const ls_pickle_value *value, double *out)
 {
     const ls_pth_tensor *tensor = ls_pth_tensor_of(value);
-    if (tensor != NULL && tensor->usable && ls_shape_count(&tensor->shape) == 1) {
-        switch (tensor->dtype) {
-        case LS_F32:
-            *out = (double)*(const float *)tensor->data;
-            return true;
-        case LS_F64:
-            *out = *(const double *)tensor->data;
-            return true;
-        case LS_I64:
-            *out = (double)*(const int64_t *)tensor->data;
-            return true;
-        default:
-            return false;
-        }
+    if (tensor != NULL && tensor->usable) {
+        return ls_safetensors_scalar(tensor->dtype, &tensor->shape, tensor->data, out);
     }
     if (ls_pickle_is(value, LS_PICKLE_INTEGER) || ls_pickle_is(value, LS_PICKLE_NUMBER)) {
         *out = value->number;

@@ -41,6 +41,7 @@ struct ls_pickle_value {
     ls_pickle_value **item; /* [count]; DICT: keys and values by turns */
     int64_t count, room;
     const void *made; /* STORED, TENSOR */
+    char *own;        /* its text, where that is a copy */
 };
 
 typedef struct ls_pickle ls_pickle;

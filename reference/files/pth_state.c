@@ -13,11 +13,17 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 
+typedef union number {
+    float single;
+    int32_t whole;
+    int64_t large;
+} number;
+
 /* The result under construction, and what its entries point to. */
 typedef struct state {
     ls_pth *pth;
     ls_words names;
-    double number[4]; /* scalars that were no tensors */
+    number number[4]; /* scalars that were no tensors */
     int numbers;
     ls_safetensors_entry *entry;
     int count, room;
@@ -49,16 +55,15 @@ static void add_entry(state *s, const char *name, ls_dtype dtype, const ls_shape
 static void add_scalar(state *s, const char *name, ls_dtype dtype, double value)
 {
     const ls_shape scalar = {0};
-    void *at = &s->number[s->numbers++];
-    LS_ASSERT(s->numbers <= (int)(sizeof s->number / sizeof *s->number));
-    const float single = dtype == LS_F32 ? (float)value : 0;
-    const int32_t whole = dtype == LS_I32 ? (int32_t)value : 0;
-    const int64_t large = dtype == LS_I64 ? (int64_t)value : 0;
-    memcpy(at,
-           dtype == LS_F32   ? (const void *)&single
-           : dtype == LS_I32 ? (const void *)&whole
-                             : (const void *)&large,
-           ls_dtype_bytes(dtype));
+    LS_ASSERT(s->numbers < (int)(sizeof s->number / sizeof *s->number));
+    number *at = &s->number[s->numbers++];
+    if (dtype == LS_F32) {
+        at->single = (float)value;
+    } else if (dtype == LS_I32) {
+        at->whole = (int32_t)value;
+    } else {
+        at->large = (int64_t)value;
+    }
     add_entry(s, name, dtype, &scalar, at);
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
@@ -47,21 +48,15 @@ struct ls_safetensors_writer {
     bool lasting;
 };
 
-static void *must_allocate(void *memory)
-{
-    /* small descriptions only: if there is no memory for these, nothing else works either */
-    LS_MEMORY(memory != NULL);
-    return memory;
-}
-
 ls_status ls_safetensors_create(const char *path, ls_safetensors_writer **out)
 {
     if (strlen(path) + 16 >= PATH_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "path too long: %.100s...", path);
     }
-    ls_safetensors_writer *writer = must_allocate(calloc(1, sizeof *writer));
-    writer->path = must_allocate(strdup(path));
-    writer->metadata = must_allocate(cJSON_CreateObject());
+    ls_safetensors_writer *writer = ls_list_make(1, sizeof *writer);
+    writer->path = strdup(path);
+    writer->metadata = cJSON_CreateObject();
+    LS_MEMORY(writer->path != NULL && writer->metadata != NULL);
     *out = writer;
     return LS_OK;
 }
@@ -89,13 +84,11 @@ static write_entry *add_entry(ls_safetensors_writer *writer, const char *name, l
                               const ls_shape *shape, const void *data)
 {
     LS_ASSERT(strcmp(name, "__metadata__") != 0);
-    if (writer->count == writer->room) {
-        writer->room = writer->room == 0 ? 256 : 2 * writer->room;
-        writer->entry =
-            must_allocate(realloc(writer->entry, (size_t)writer->room * sizeof *writer->entry));
-    }
+    writer->entry =
+        ls_list_grow(writer->entry, writer->count, &writer->room, sizeof *writer->entry);
     write_entry *entry = &writer->entry[writer->count++];
-    *entry = (write_entry){must_allocate(strdup(name)), dtype, *shape, data, NULL};
+    *entry = (write_entry){strdup(name), dtype, *shape, data, NULL};
+    LS_MEMORY(entry->name != NULL);
     return entry;
 }
 
@@ -125,7 +118,7 @@ ls_status ls_safetensors_add_copy(ls_safetensors_writer *writer, const char *nam
  * format forbids; tensors of equal size keep the order in which they were added. */
 static int *data_order(const ls_safetensors_writer *writer)
 {
-    int *order = must_allocate(calloc((size_t)writer->count + 1, sizeof *order));
+    int *order = ls_list_make((size_t)writer->count + 1, sizeof *order);
     int next = 0;
     for (size_t bytes = DATA_ALIGN; bytes > 0; bytes /= 2) {
         for (int i = 0; i < writer->count; i++) {
@@ -145,7 +138,7 @@ static void put_digest(char *text, uint64_t digest)
 
 static void add_digests_of_tensors(const ls_safetensors_writer *writer, const int *order)
 {
-    char *text = must_allocate(calloc((size_t)writer->count + 1, DIGITS));
+    char *text = ls_list_make((size_t)writer->count + 1, DIGITS);
     for (int i = 0; i < writer->count; i++) {
         const write_entry *entry = &writer->entry[order[i]];
         put_digest(text + i * DIGITS, ls_digest_xxh64(0, entry->data, entry_bytes(entry)));
@@ -175,7 +168,8 @@ static uint64_t digest_around(const char *header, size_t length, const char *dig
 /* Header text, padded to DATA_ALIGN with spaces as the format's own writer does; malloc'ed. */
 static char *make_header(const ls_safetensors_writer *writer, const int *order, size_t *length)
 {
-    cJSON *root = must_allocate(cJSON_CreateObject());
+    cJSON *root = cJSON_CreateObject();
+    LS_MEMORY(root != NULL);
     if (writer->lasting) {
         add_digests_of_tensors(writer, order);
     }
@@ -183,7 +177,7 @@ static char *make_header(const ls_safetensors_writer *writer, const int *order, 
     double offset = 0;
     for (int i = 0; i < writer->count; i++) {
         const write_entry *entry = &writer->entry[order[i]];
-        cJSON *item = must_allocate(cJSON_CreateObject());
+        cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "dtype", ls_dtype_name(entry->dtype));
         cJSON *shape = cJSON_AddArrayToObject(item, "shape");
         for (int d = 0; d < entry->shape.rank; d++) {
@@ -195,10 +189,12 @@ static char *make_header(const ls_safetensors_writer *writer, const int *order, 
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber(offset));
         cJSON_AddItemToObject(root, entry->name, item);
     }
-    char *text = must_allocate(cJSON_PrintUnformatted(root));
+    char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
+    LS_MEMORY(text != NULL);
     size_t used = strlen(text), padded = (used + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
-    text = must_allocate(realloc(text, padded + 1));
+    text = realloc(text, padded + 1);
+    LS_MEMORY(text != NULL);
     memset(text + used, ' ', padded - used);
     text[padded] = '\0';
     char *digits = writer->lasting ? header_digits(text, padded) : NULL;
@@ -462,10 +458,8 @@ static ls_status check_cover(ls_safetensors *file, size_t data_start)
 static ls_status parse_entries(ls_safetensors *file, size_t data_start)
 {
     size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
-    file->entry = calloc(room, sizeof *file->entry);
-    file->by_name = calloc(room, sizeof *file->by_name);
-    LS_TRY_MEMORY(file->entry != NULL && file->by_name != NULL, "%zu entries for %s", room,
-                  file->path);
+    file->entry = ls_list_make(room, sizeof *file->entry);
+    file->by_name = ls_list_make(room, sizeof *file->by_name);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header)
     {
@@ -518,44 +512,42 @@ static ls_status check_digests(const ls_safetensors *file, size_t data_start)
     return LS_OK;
 }
 
+static ls_safetensors *new_file(const char *path)
+{
+    ls_safetensors *file = ls_list_make(1, sizeof *file);
+    file->path = strdup(path);
+    LS_MEMORY(file->path != NULL);
+    return file;
+}
+
 ls_status ls_safetensors_open(const char *path, ls_safetensors **out)
 {
-    ls_safetensors *file = calloc(1, sizeof *file);
-    char *copy = strdup(path);
-    if (file == NULL || copy == NULL) {
-        ls_log_error("cannot allocate a reader for %s", path);
-        free(file);
-        free(copy);
-        return LS_ERR_INFRA;
-    }
-    file->path = copy;
+    ls_safetensors *file = new_file(path);
     size_t data_start = 0;
-    ls_status status;
-    LS_TRY_GOTO(status, read_file(file), close_file);
-    LS_TRY_GOTO(status, parse_header(file, &data_start), close_file);
-    LS_TRY_GOTO(status, parse_entries(file, data_start), close_file);
-    LS_TRY_GOTO(status, check_digests(file, data_start), close_file);
+    ls_status status = read_file(file);
+    LS_THEN(status, parse_header(file, &data_start));
+    LS_THEN(status, parse_entries(file, data_start));
+    LS_THEN(status, check_digests(file, data_start));
+    if (status != LS_OK) {
+        ls_safetensors_close(file);
+        return status;
+    }
     *out = file;
     return LS_OK;
-close_file:
-    ls_safetensors_close(file);
-    return status;
 }
 
 ls_status ls_safetensors_adopt(const char *path, cJSON *metadata, ls_safetensors_entry *entry,
                                int count, void *owner, void (*close_owner)(void *owner),
                                ls_safetensors **out)
 {
-    ls_safetensors *file = must_allocate(calloc(1, sizeof *file));
-    *file = (ls_safetensors){
-        .path = must_allocate(strdup(path)),
-        .header = must_allocate(cJSON_CreateObject()),
-        .entry = entry,
-        .by_name = must_allocate(calloc((size_t)count + 1, sizeof *file->by_name)),
-        .count = count,
-        .owner = owner,
-        .close_owner = close_owner,
-    };
+    ls_safetensors *file = new_file(path);
+    file->header = cJSON_CreateObject();
+    LS_MEMORY(file->header != NULL);
+    file->entry = entry;
+    file->by_name = ls_list_make((size_t)count + 1, sizeof *file->by_name);
+    file->count = count;
+    file->owner = owner;
+    file->close_owner = close_owner;
     cJSON_AddItemToObject(file->header, "__metadata__", metadata);
     for (int i = 0; i < count; i++) {
         file->by_name[i] = &entry[i];
@@ -625,6 +617,19 @@ bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const cha
         }
     }
     return false;
+}
+
+bool ls_safetensors_scalar(ls_dtype dtype, const ls_shape *shape, const void *data, double *out)
+{
+    bool known = dtype == LS_F32 || dtype == LS_F64 || dtype == LS_I32 || dtype == LS_I64;
+    if (!known || ls_shape_count(shape) != 1) {
+        return false;
+    }
+    *out = dtype == LS_F32   ? (double)*(const float *)data
+           : dtype == LS_F64 ? *(const double *)data
+           : dtype == LS_I32 ? (double)*(const int32_t *)data
+                             : (double)*(const int64_t *)data;
+    return true;
 }
 
 bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b)

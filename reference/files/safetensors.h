@@ -66,6 +66,8 @@ const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *n
 bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const char **name,
                                 const char **text);
 
+/* The number that a tensor of one element is, of F32, F64, I32 or I64; else false. */
+bool ls_safetensors_scalar(ls_dtype dtype, const ls_shape *shape, const void *data, double *out);
 bool ls_safetensors_same_shape(const ls_shape *a, const ls_shape *b);
 /* "[64,3,7,7]" */
 void ls_safetensors_shape_text(const ls_shape *shape, char *text, size_t bytes);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/core/file.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 
@@ -145,8 +146,7 @@ static ls_status open_file(const char *directory, ls_tensorboard *board)
 ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out)
 {
     static const char version[] = "brain.Event:2";
-    ls_tensorboard *board = calloc(1, sizeof *board);
-    LS_TRY_MEMORY(board != NULL, "the writer of training curves");
+    ls_tensorboard *board = ls_list_make(1, sizeof *board);
     board->descriptor = -1;
     ls_status status;
     message event;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/rng.h"
@@ -36,13 +37,6 @@ static const family families[] = {
     {"resnet152", BLOCK_BOTTLENECK, 4, {3, 8, 36, 3}},
 };
 
-static const char *model_names(void)
-{
-    return "resnet8, resnet20, resnet32, resnet44, resnet56, resnet110 (CIFAR); resnet18, "
-           "resnet34, "
-           "resnet50, resnet101, resnet152 (ImageNet)";
-}
-
 static const family *find_family(const char *arch)
 {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
@@ -57,7 +51,11 @@ ls_status ls_model_check(const char *arch, int num_classes, int image_size)
 {
     const family *found = find_family(arch);
     if (found == NULL) {
-        return ls_log_fail(LS_ERR_USAGE, "--arch '%s': allowed: %s", arch, model_names());
+        return ls_log_fail(LS_ERR_USAGE,
+                           "--arch '%s': allowed: resnet8, resnet20, resnet32, resnet44, resnet56, "
+                           "resnet110 (CIFAR); resnet18, resnet34, resnet50, resnet101, resnet152 "
+                           "(ImageNet)",
+                           arch);
     }
     if (num_classes < 2 || num_classes > CLASSES_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "--num-classes %d: allowed: 2 to %d", num_classes,
@@ -257,14 +255,9 @@ ls_status ls_model_build(const char *arch, int num_classes, int image_size, ls_n
      * stem and head have 8, 5 and 3. */
     size_t room = 12 * (size_t)blocks + 8;
     ls_network network = {.num_classes = num_classes,
-                          .layer = calloc(room, sizeof *network.layer),
-                          .param = calloc(room, sizeof *network.param),
-                          .buffer = calloc(room, sizeof *network.buffer)};
-    if (network.layer == NULL || network.param == NULL || network.buffer == NULL) {
-        ls_log_error("cannot allocate %zu entries for the layers of %s", room, arch);
-        ls_model_free(&network);
-        return LS_ERR_INFRA;
-    }
+                          .layer = ls_list_make(room, sizeof *network.layer),
+                          .param = ls_list_make(room, sizeof *network.param),
+                          .buffer = ls_list_make(room, sizeof *network.buffer)};
     snprintf(network.arch, sizeof network.arch, "%s", arch);
     add_everything(&network, from);
     LS_ASSERT(network.layer_count <= (int)room && network.param_count <= (int)room &&
@@ -327,8 +320,7 @@ void ls_model_init_buffer(const ls_network *network, int buffer, float *value)
 
 int64_t ls_model_macs(const ls_network *network, int image_size)
 {
-    ls_layer_extent *extent = calloc((size_t)network->layer_count, sizeof *extent);
-    LS_MEMORY(extent != NULL);
+    ls_layer_extent *extent = ls_list_make((size_t)network->layer_count, sizeof *extent);
     ls_model_extents(network, image_size, extent);
     int64_t macs = 0;
     for (int i = 0; i < network->layer_count; i++) {

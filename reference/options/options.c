@@ -43,7 +43,6 @@ void ls_options_defaults(ls_options *out)
         .loss_scale = 1.0f,
         .beta1 = 0.9,
         .beta2 = 0.999,
-        .data = "synthetic",
         .audit_every = 200,
         .overflow_as = {.value = INFINITY, .place = 'f', .micro = -1},
     };
@@ -493,6 +492,8 @@ static ls_status check_running(const ls_options *options)
 
 static ls_status check_all(const ls_options *options, bool batch_size_given)
 {
+    LS_REFUSE_IF(strcmp(options->data, "batches:") == 0,
+                 "--data '%s': allowed: synthetic, batches:DIR, or a folder", options->data);
     LS_TRY(ls_model_check(options->arch, options->num_classes, options->image_size));
     LS_REFUSE_IF(batch_size_given && options->global_batch > 0,
                  "--batch-size and --global-batch: the batch is given per rank or over all ranks; "

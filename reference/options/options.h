@@ -162,7 +162,6 @@ typedef struct ls_options {
     float loss_scale; /* the static value */
     double beta1, beta2;
     ls_groups groups; /* with that of no_bn_decay, once options are parsed */
-    char data[512];   /* "synthetic", "batches:DIR", DIR */
     uint64_t seed;
     bool audit; /* elements of what a step writes are computed once more (audit.h) */
     uint64_t audit_seed;

@@ -185,11 +185,6 @@ static void add_bucket_cap(cJSON *json, const ls_options_row *row, const effecti
 
 /* ---- data and running ------------------------------------------------------------------------ */
 
-static void add_data(cJSON *json, const ls_options_row *row, const effective *e)
-{
-    cJSON_AddStringToObject(json, row->name, e->options->data);
-}
-
 /* Raw: a double would lose bits above 2^53. */
 static void add_seed(cJSON *json, const ls_options_row *row, const effective *e)
 {

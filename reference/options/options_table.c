@@ -87,14 +87,6 @@ static int read_half(const char *option, const char *text, ls_options *options)
     return error;
 }
 
-static int read_data(const char *option, const char *text, ls_options *options)
-{
-    if (strcmp(text, "batches:") == 0) {
-        return refuse(option, text, "synthetic, batches:DIR, or a folder");
-    }
-    return read_text(option, text, options->data, sizeof options->data);
-}
-
 static int read_loss_scale(const char *option, const char *text, ls_options *options)
 {
     char *end;

@@ -5,6 +5,7 @@
 
 #include "harness/machine/machine.h"
 #include "kernels/core/half.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out)
@@ -80,9 +81,7 @@ ls_status ls_device_write_f32(const ls_device *device, const ls_tensor *tensor, 
     const void *from = host;
     uint16_t *narrow = NULL;
     if (tensor->dtype != LS_F32) {
-        narrow = malloc((size_t)tensor->count * sizeof *narrow);
-        LS_TRY_MEMORY(narrow != NULL, "%lld elements to convert a tensor",
-                      (long long)tensor->count);
+        narrow = ls_list_make((size_t)tensor->count, sizeof *narrow);
         for (int64_t i = 0; i < tensor->count; i++) {
             narrow[i] = tensor->dtype == LS_F16 ? ls_half_f32_to_fp16(host[i])
                                                 : ls_half_f32_to_bf16(host[i]);

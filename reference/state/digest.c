@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/digest.h"
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 enum { CHUNK_BYTES = 1 << 20 };
 
@@ -132,8 +132,7 @@ ls_status ls_digest_compute(const ls_memory *memory, const ls_step_state *state,
     char *scratch = NULL;
     ls_status status = LS_OK;
     if (!memory->device->info.host_memory) {
-        scratch = malloc((size_t)LS_DIGEST_GROUPS * CHUNK_BYTES);
-        LS_TRY_MEMORY(scratch != NULL, "%d bytes for digests", LS_DIGEST_GROUPS * CHUNK_BYTES);
+        scratch = ls_list_make(LS_DIGEST_GROUPS, CHUNK_BYTES);
     }
     for (int i = 0; i < LS_DIGEST_GROUPS; i++) {
         if (out->given[i] && i != LS_DIGEST_GROUP_SCALER) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/arena.h"
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
 const char *ls_memory_kind_name(ls_memory_kind kind)
 {
@@ -159,7 +159,7 @@ static ls_tensor *next_list(ls_tensor **next, int count, bool wanted)
     return wanted ? list : NULL;
 }
 
-static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
+static void allocate_lists(ls_memory *memory, const ls_memory_options *options)
 {
     int params = memory->param_count, buffers = memory->buffer_count;
     bool masters = false;
@@ -167,13 +167,10 @@ static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
         masters = masters || has_master(options, i);
     }
     enum { LISTS = 7 + LS_MEMORY_MOMENTS_MAX };
-    ls_tensor *next = calloc((size_t)(LISTS * params + buffers), sizeof *next);
+    ls_tensor *next = ls_list_make((size_t)(LISTS * params + buffers), sizeof *next);
     memory->lists = next;
-    memory->by_name = calloc((size_t)(params + buffers), sizeof *memory->by_name);
-    memory->tracked = calloc(1, sizeof *memory->tracked);
-    if (next == NULL || memory->by_name == NULL || memory->tracked == NULL) {
-        return false;
-    }
+    memory->by_name = ls_list_make((size_t)(params + buffers), sizeof *memory->by_name);
+    memory->tracked = ls_list_make(1, sizeof *memory->tracked);
     memory->buffer_by_name = memory->by_name + params;
     memory->param = next_list(&next, params, true);
     memory->grad = next_list(&next, params, true);
@@ -186,7 +183,6 @@ static bool allocate_lists(ls_memory *memory, const ls_memory_options *options)
     for (int moment = 0; moment < memory->moment_count; moment++) {
         memory->moment[moment] = next_list(&next, params, true);
     }
-    return true;
 }
 
 /* Parameter order, one after the other, ignoring buckets. */
@@ -231,16 +227,16 @@ ls_status ls_memory_create(const ls_device *device, const ls_memory_options *opt
         .buffer_count = network->buffer_count,
         .moment_count = options->moment_count,
     };
-    if (!allocate_lists(out, options)) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the lists of %d parameters",
-                             network->param_count);
-        goto free;
-    }
+    allocate_lists(out, options);
     size_kinds(options, out->bytes);
     for (int kind = 0; kind < LS_MEMORY_KINDS; kind++) {
         if (out->bytes[kind] > 0) {
-            LS_TRY_GOTO(status, allocate_block(out, options, (ls_memory_kind)kind), free);
+            LS_THEN(status, allocate_block(out, options, (ls_memory_kind)kind));
         }
+    }
+    if (status != LS_OK) {
+        ls_memory_free(out);
+        return status;
     }
     carve_tensors(out, options);
     place_in_parameter_order(out);
@@ -251,9 +247,6 @@ ls_status ls_memory_create(const ls_device *device, const ls_memory_options *opt
                      sizeof network->buffer[0]);
     }
     return LS_OK;
-free:
-    ls_memory_free(out);
-    return status;
 }
 
 void ls_memory_free(ls_memory *memory)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
@@ -48,8 +49,7 @@ ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evalu
                           ls_evaluate_sums *all)
 {
     ls_evaluate_sums sum = {0};
-    ls_evaluate_sums *each = calloc((size_t)trainer->world.world, sizeof *each);
-    LS_TRY_MEMORY(each != NULL, "the sums of all ranks");
+    ls_evaluate_sums *each = ls_list_make((size_t)trainer->world.world, sizeof *each);
     ls_status status = ls_join_gather(trainer, label, own, (int64_t)sizeof *own, each);
     for (int rank = 0; status == LS_OK && rank < trainer->world.world; rank++) {
         sum.images += each[rank].images;
@@ -86,8 +86,7 @@ ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *me
     if (ls_options_has_epochs(options)) {
         LS_TRY(ls_dataset_same_classes(options->data, folder));
     }
-    ls_evaluate *evaluate = calloc(1, sizeof *evaluate);
-    LS_TRY_MEMORY(evaluate != NULL, "the validation");
+    ls_evaluate *evaluate = ls_list_make(1, sizeof *evaluate);
     ls_loader_options loader = {
         .data = folder,
         .rank = LS_PLANT(evaluation_of_rank_0, trainer->world.rank, 0),
@@ -106,13 +105,8 @@ ls_status ls_evaluate_open(const ls_trainer *trainer, const ls_loader_memory *me
                                           : (int)lrint(options->image_size * 256.0 / 224.0),
     };
     evaluate->logits =
-        malloc((size_t)options->batch_size * (size_t)options->num_classes * sizeof(float));
-    ls_status status = LS_OK;
-    if (evaluate->logits == NULL) {
-        status =
-            ls_log_fail(LS_ERR_INFRA, "no memory for the logits of %d images", options->batch_size);
-    }
-    LS_THEN(status, ls_loader_open(&loader, &evaluate->loader));
+        ls_list_make((size_t)options->batch_size * (size_t)options->num_classes, sizeof(float));
+    ls_status status = ls_loader_open(&loader, &evaluate->loader);
     if (status != LS_OK) {
         ls_evaluate_close(evaluate);
         return status;
@@ -179,13 +173,10 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
     const ls_evaluate *evaluate = trainer->evaluate;
     const ls_device *device = &trainer->device;
     int size = trainer->options.batch_size, classes = trainer->options.num_classes;
-    int64_t *target = malloc((size_t)size * sizeof *target);
-    bool *bad = malloc((size_t)size * sizeof *bad);
+    int64_t *target = ls_list_make((size_t)size, sizeof *target);
+    bool *bad = ls_list_make((size_t)size, sizeof *bad);
     ls_loader_batch batch;
-    ls_status status =
-        target != NULL && bad != NULL
-            ? LS_OK
-            : ls_log_fail(LS_ERR_INFRA, "no memory for the classes of %d images", size);
+    ls_status status = LS_OK;
     if (evaluate->batches > 0) {
         LS_THEN(status, load(trainer, 0, &batch));
     }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/data/transform.h"
@@ -68,8 +69,7 @@ static ls_status send(ls_feed *feed, int64_t number)
 static ls_status settle(ls_feed *feed)
 {
     const ls_trainer *trainer = feed->trainer;
-    feed->resident = calloc((size_t)feed->slots, sizeof *feed->resident);
-    LS_TRY_MEMORY(feed->resident != NULL, "the digests of batches");
+    feed->resident = ls_list_make((size_t)feed->slots, sizeof *feed->resident);
     for (int i = 0; i < feed->slots; i++) {
         LS_TRY(send(feed, i));
         LS_TRY(feed->ahead);
@@ -84,8 +84,7 @@ static ls_status settle(ls_feed *feed)
 ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
 {
     ls_status status = LS_OK;
-    ls_feed *feed = calloc(1, sizeof *feed);
-    LS_TRY_MEMORY(feed != NULL, "the feed of batches");
+    ls_feed *feed = ls_list_make(1, sizeof *feed);
     int accumulate = trainer->options.accumulate;
     feed->trainer = trainer;
     feed->slots = ls_feed_slots(trainer);

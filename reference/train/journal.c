@@ -165,8 +165,7 @@ static ls_status begin_pass(const ls_trainer *trainer, ls_journal_loader of, pas
         p->modulus *= 2;
     }
     if (p->index == NULL) {
-        p->index = malloc(KEPT * sizeof *p->index);
-        LS_TRY_MEMORY(p->index != NULL, "the indices of a pass");
+        p->index = ls_list_make(KEPT, sizeof *p->index);
     }
     return LS_OK;
 }
@@ -288,8 +287,7 @@ ls_status ls_journal_open(ls_trainer *trainer)
     if (wanted == NULL || wanted[0] == '\0' || !ls_events_enabled(trainer->events)) {
         return LS_OK;
     }
-    trainer->journal = calloc(1, sizeof *trainer->journal);
-    LS_TRY_MEMORY(trainer->journal != NULL, "the journal of an observed job");
+    trainer->journal = ls_list_make(1, sizeof *trainer->journal);
     return trainer->options.resume[0] != '\0' ? write_resumed(trainer) : LS_OK;
 }
 

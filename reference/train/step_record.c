@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 ls_step_record *ls_step_record_of(ls_step_history *history, int64_t step)
@@ -170,8 +171,7 @@ static ls_status create_events(ls_step_timer *timer)
 {
     const ls_device *device = &timer->trainer->device;
     timer->buckets = timer->trainer->memory.param_count;
-    timer->ready = calloc(2 * (size_t)timer->buckets, sizeof *timer->ready);
-    LS_TRY_MEMORY(timer->ready != NULL, "the events of %d buckets", timer->buckets);
+    timer->ready = ls_list_make(2 * (size_t)timer->buckets, sizeof *timer->ready);
     timer->done = timer->ready + timer->buckets;
     LS_TRY(device->api->stream_create(device->backend, &timer->stream));
     for (int i = 0; i < POINTS; i++) {
@@ -214,8 +214,7 @@ static ls_status open_timer(const ls_trainer *trainer, const ls_step_clock *cloc
     if (!is_host(trainer) && (!trainer->options.trace || trainer->device.api->event_ms == NULL)) {
         return LS_OK;
     }
-    ls_step_timer *timer = calloc(1, sizeof *timer);
-    LS_TRY_MEMORY(timer != NULL, "the timer of a step's phases");
+    ls_step_timer *timer = ls_list_make(1, sizeof *timer);
     timer->trainer = trainer;
     timer->clock = clock;
     ls_status status = is_host(trainer) ? LS_OK : create_events(timer);
@@ -262,7 +261,7 @@ static ls_status open_record(ls_step_history *history, ls_step_record *record)
     } else {
         host = malloc(bytes);
     }
-    LS_TRY_MEMORY(host != NULL, "the record of a step");
+    LS_MEMORY(host != NULL);
     memset(host, 0, bytes);
     record->host = host;
     LS_TRY(api->event_create(trainer->device.backend, &record->arrived));

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/train/ways/join.h"
@@ -98,8 +99,7 @@ void ls_uneven_explain(const ls_trainer *trainer)
 ls_status ls_uneven_open(ls_trainer *trainer)
 {
     if (trainer->options.join != LS_JOIN_NONE && trainer->engine != NULL) {
-        trainer->uneven = calloc((size_t)trainer->world.world, sizeof *trainer->uneven);
-        LS_TRY_MEMORY(trainer->uneven != NULL, "the messages of --join");
+        trainer->uneven = ls_list_make((size_t)trainer->world.world, sizeof *trainer->uneven);
     }
     return LS_OK;
 }

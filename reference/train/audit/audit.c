@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"
@@ -140,12 +141,10 @@ static ls_status allocate(ls_audit *audit)
     const ls_device *device = &trainer->device;
     int64_t doubles = 0, params = trainer->memory.param_count;
     void *found = NULL;
-    audit->stats_at = calloc((size_t)trainer->network.layer_count, sizeof *audit->stats_at);
+    audit->stats_at = ls_list_make((size_t)trainer->network.layer_count, sizeof *audit->stats_at);
     audit->most = most_verdicts(trainer);
-    audit->name = calloc((size_t)audit->most, sizeof *audit->name);
-    audit->bucket = calloc((size_t)params, sizeof *audit->bucket);
-    LS_TRY_MEMORY(audit->stats_at != NULL && audit->name != NULL && audit->bucket != NULL,
-                  "the audit's lists");
+    audit->name = ls_list_make((size_t)audit->most, sizeof *audit->name);
+    audit->bucket = ls_list_make((size_t)params, sizeof *audit->bucket);
     int group = trainer->norm_comm != NULL ? trainer->norm_sync.group_size : 1;
     int most = place_stats(audit, &doubles);
     LS_TRY(take(audit, audit->judge->room_bytes(most, group), "the audit's sums", &audit->room));
@@ -174,8 +173,7 @@ ls_status ls_audit_open(ls_trainer *trainer, ls_audit **out)
     LS_TEXT(judge, 32, "oracle_%s", trainer->device.api->name);
     LS_TRY(ls_load_symbol(judge, LS_AUDIT_ENTRY, &entry));
     LS_TRY(ls_load_same_abi(judge, entry()->abi, LS_AUDIT_ABI));
-    ls_audit *audit = calloc(1, sizeof *audit);
-    LS_TRY_MEMORY(audit != NULL, "the audit");
+    ls_audit *audit = ls_list_make(1, sizeof *audit);
     audit->trainer = trainer;
     audit->judge = entry();
     list_unaudited(audit);
@@ -197,7 +195,7 @@ void ls_audit_close(ls_audit *audit)
     if (audit->trainer->plan != NULL) {
         device->api->plan_observe(audit->trainer->plan, NULL, NULL);
     }
-    for (int i = 0; audit->bucket != NULL && i < audit->trainer->memory.param_count; i++) {
+    for (int i = 0; i < audit->trainer->memory.param_count; i++) {
         if (audit->bucket[i].picked != NULL) {
             device->api->event_destroy(audit->bucket[i].picked);
         }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/optimizers.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/path.h"
@@ -47,7 +48,7 @@ bool ls_dump_wants(const ls_trainer *trainer, int64_t step)
 
 static void free_dump(ls_dump *dump)
 {
-    for (int k = 0; dump->branch != NULL && k < dump->trainer->network.branch_count; k++) {
+    for (int k = 0; k < dump->trainer->network.branch_count; k++) {
         free(dump->branch[k].data);
     }
     free(dump->branch);
@@ -63,23 +64,19 @@ void ls_dump_discard(ls_dump *dump)
     if (dump == NULL) {
         return;
     }
-    if (dump->writer != NULL) {
-        ls_safetensors_discard(dump->writer);
-    }
+    ls_safetensors_discard(dump->writer);
     free_dump(dump);
 }
 
-static ls_status size_branches(ls_dump *dump)
+static void size_branches(ls_dump *dump)
 {
     const ls_trainer *trainer = dump->trainer;
     const ls_network *network = &trainer->network;
-    ls_layer_extent *extent = calloc((size_t)network->layer_count, sizeof *extent);
-    dump->branch = calloc((size_t)network->branch_count + 1, sizeof *dump->branch);
-    bool ok = extent != NULL && dump->branch != NULL;
-    if (ok) {
-        ls_model_extents(network, trainer->options.image_size, extent);
-    }
-    for (int l = 0; ok && l < network->layer_count; l++) {
+    size_t parts = (size_t)trainer->options.accumulate;
+    ls_layer_extent *extent = ls_list_make((size_t)network->layer_count, sizeof *extent);
+    dump->branch = ls_list_make((size_t)network->branch_count + 1, sizeof *dump->branch);
+    ls_model_extents(network, trainer->options.image_size, extent);
+    for (int l = 0; l < network->layer_count; l++) {
         const ls_layer *layer = &network->layer[l];
         if (layer->branch < 0) {
             continue;
@@ -91,28 +88,21 @@ static ls_status size_branches(ls_dump *dump)
         branch->extent = extent[l];
         branch->bytes =
             layer->kind == LS_LAYER_RELU ? (count + 7) / 8 : count * (int64_t)sizeof(int32_t);
-        branch->data = malloc((size_t)(branch->bytes * trainer->options.accumulate));
-        ok = branch->data != NULL;
+        branch->data = ls_list_make(parts, (size_t)branch->bytes);
     }
     free(extent);
-    return ok ? LS_OK : LS_ERR_INFRA;
 }
 
-static ls_status allocate(ls_dump *dump)
+static void allocate(ls_dump *dump)
 {
     const ls_options *options = &dump->trainer->options;
     size_t images = (size_t)options->accumulate * (size_t)options->batch_size;
     size_t pixels = 3 * (size_t)options->image_size * (size_t)options->image_size;
-    dump->input = malloc(images * pixels * sizeof *dump->input);
-    dump->target = malloc(images * sizeof *dump->target);
-    dump->logits = malloc(images * (size_t)options->num_classes * sizeof *dump->logits);
-    dump->scratch = malloc((size_t)dump->trainer->memory.largest * sizeof *dump->scratch);
-    if (dump->input == NULL || dump->target == NULL || dump->logits == NULL ||
-        dump->scratch == NULL || size_branches(dump) != LS_OK) {
-        return ls_log_fail(LS_ERR_INFRA, "cannot allocate the dump of step %lld",
-                           (long long)dump->step);
-    }
-    return LS_OK;
+    dump->input = ls_list_make(images * pixels, sizeof *dump->input);
+    dump->target = ls_list_make(images, sizeof *dump->target);
+    dump->logits = ls_list_make(images * (size_t)options->num_classes, sizeof *dump->logits);
+    dump->scratch = ls_list_make((size_t)dump->trainer->memory.largest, sizeof *dump->scratch);
+    size_branches(dump);
 }
 
 /* Adds a device tensor in its own type. After the step nothing changes before the file is written,
@@ -287,15 +277,14 @@ ls_status ls_dump_begin(const ls_trainer *trainer, int64_t step, ls_step_clock *
     ls_status status;
     ls_step_state state;
     LS_TRY(make_folder(trainer, step, path, sizeof path));
-    ls_dump *dump = calloc(1, sizeof *dump);
-    LS_TRY_MEMORY(dump != NULL, "the dump of step %lld", (long long)step);
+    ls_dump *dump = ls_list_make(1, sizeof *dump);
     dump->trainer = trainer;
     dump->step = step;
     dump->clock = clock;
     dump->observer = (ls_step_observer){.context = dump, .on = observe};
     dump->light = trainer->world.rank != 0 && trainer->options.dump_ranks == LS_DUMP_BRANCHES;
-    status = allocate(dump);
-    LS_THEN(status, ls_safetensors_create(path, &dump->writer));
+    allocate(dump);
+    status = ls_safetensors_create(path, &dump->writer);
     LS_THEN(status,
             ls_device_read(&trainer->device, &state, trainer->memory.state, (int64_t)sizeof state));
     if (!dump->light) {

@@ -9,6 +9,7 @@
 
 #include "kernels/optimizers.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
@@ -166,13 +167,8 @@ static ls_status gather_buffers(ls_trainer *trainer, char **out)
         LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), free);
     }
     if (root) {
-        host = malloc((size_t)total + 1);
-        if (host == NULL) {
-            status = ls_log_fail(LS_ERR_INFRA, "cannot allocate %lld bytes for buffers",
-                                 (long long)total);
-        } else if (total > 0) {
-            status = ls_device_read(device, host, all, total);
-        }
+        host = ls_list_make((size_t)total + 1, 1);
+        status = total > 0 ? ls_device_read(device, host, all, total) : LS_OK;
     }
 free:
     if (gathers && all != NULL) {
@@ -206,18 +202,15 @@ static ls_status add_epoch(const ls_trainer *trainer, ls_safetensors_writer *wri
     int world = trainer->world.world;
     ls_shape counts = {.rank = 2, .dim = {world, EPOCH_COUNTS}},
              losses = {.rank = 1, .dim = {world}};
-    int64_t *count = malloc((size_t)world * EPOCH_COUNTS * sizeof *count);
-    double *loss = malloc((size_t)world * sizeof *loss);
-    ls_status status = count != NULL && loss != NULL
-                           ? LS_OK
-                           : ls_log_fail(LS_ERR_INFRA, "no memory for the sums of %d ranks", world);
-    for (int rank = 0; status == LS_OK && rank < world; rank++) {
+    int64_t *count = ls_list_make((size_t)world * EPOCH_COUNTS, sizeof *count);
+    double *loss = ls_list_make((size_t)world, sizeof *loss);
+    for (int rank = 0; rank < world; rank++) {
         const int64_t of_rank[EPOCH_COUNTS] = {sums[rank].images, sums[rank].top1, sums[rank].top5,
                                                sums[rank].bad};
         memcpy(count + rank * EPOCH_COUNTS, of_rank, sizeof of_rank);
         loss[rank] = sums[rank].loss;
     }
-    LS_THEN(status, ls_safetensors_add_copy(writer, "epoch/counts", LS_I64, &counts, count));
+    ls_status status = ls_safetensors_add_copy(writer, "epoch/counts", LS_I64, &counts, count);
     LS_THEN(status, ls_safetensors_add_copy(writer, "epoch/loss", LS_F64, &losses, loss));
     free(count);
     free(loss);
@@ -230,8 +223,7 @@ static ls_status add_layout(ls_trainer *trainer, ls_safetensors_writer *writer)
         return LS_OK;
     }
     int length = ls_buckets_vector_length(trainer->memory.param_count);
-    int32_t *vector = malloc((size_t)length * sizeof *vector);
-    LS_TRY_MEMORY(vector != NULL, "the bucket layout");
+    int32_t *vector = ls_list_make((size_t)length, sizeof *vector);
     ls_buckets_to_vector(ls_ddp_layout(trainer->ddp), vector);
     ls_shape shape = {.rank = 1, .dim = {length}};
     ls_status status = ls_safetensors_add_copy(writer, "ddp/layout", LS_I32, &shape, vector);
@@ -264,9 +256,9 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     const ls_options *options = &trainer->options;
     const ls_scaler_config *scaler = &trainer->precision.scaler;
     cJSON *json = ls_options_json(options);
-    char *text = json == NULL ? NULL : cJSON_PrintUnformatted(json);
+    char *text = cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    LS_TRY_MEMORY(text != NULL, "the options of a checkpoint");
+    LS_MEMORY(text != NULL);
     ls_safetensors_metadata(writer, "format", LS_CHECKPOINT_FORMAT);
     ls_safetensors_metadata(writer, "version", VERSION);
     ls_safetensors_metadata(writer, "arch", "%s", options->arch);
@@ -342,8 +334,7 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
                             const char *buffers, const ls_evaluate_sums *sums)
 {
     saver to = {.trainer = trainer, .path = path};
-    to.scratch = malloc((size_t)trainer->memory.largest * sizeof(float));
-    LS_TRY_MEMORY(to.scratch != NULL, "memory for a checkpoint");
+    to.scratch = ls_list_make((size_t)trainer->memory.largest, sizeof(float));
     ls_status status = ls_safetensors_create(path, &to.writer);
     if (status == LS_OK) {
         ls_safetensors_lasting(to.writer);
@@ -363,8 +354,7 @@ ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path
 {
     char *buffers = NULL;
     ls_status status = LS_OK;
-    ls_evaluate_sums *sums = calloc((size_t)trainer->world.world, sizeof *sums);
-    LS_TRY_MEMORY(sums != NULL, "the sums of all ranks");
+    ls_evaluate_sums *sums = ls_list_make((size_t)trainer->world.world, sizeof *sums);
     if (trainer->steps_per_epoch > 0) { /* other data have no epochs */
         LS_TRY_GOTO(status,
                     ls_join_gather(trainer, "sums of an epoch", &trainer->epoch,

@@ -242,19 +242,11 @@ static void put_group(target *to, const cJSON *options, int64_t steps)
 static double scalar_of(const target *to, const char *name, double fallback)
 {
     const ls_safetensors_entry *entry = ls_safetensors_find(to->file, name);
-    if (entry == NULL || ls_shape_count(&entry->shape) != 1) {
-        return fallback;
+    double number = fallback;
+    if (entry != NULL) {
+        (void)ls_safetensors_scalar(entry->dtype, &entry->shape, entry->data, &number);
     }
-    switch (entry->dtype) {
-    case LS_F32:
-        return (double)*(const float *)entry->data;
-    case LS_I32:
-        return (double)*(const int32_t *)entry->data;
-    case LS_I64:
-        return (double)*(const int64_t *)entry->data;
-    default:
-        return fallback;
-    }
+    return number;
 }
 
 /* *step: as put_moments; written until the file is. */

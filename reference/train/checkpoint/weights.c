@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/optimizers.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
@@ -138,8 +139,7 @@ static ls_status write_all(source *from)
 {
     const ls_memory *memory = &from->trainer->memory;
     ls_status status = LS_OK;
-    from->scratch = calloc((size_t)memory->largest, sizeof *from->scratch);
-    LS_TRY_MEMORY(from->scratch != NULL, "memory to read %s", ls_safetensors_path(from->file));
+    from->scratch = ls_list_make((size_t)memory->largest, sizeof *from->scratch);
     /* moments that the file lacks are 0, as in a run that begins */
     for (int m = 0; from->resumes && m < memory->moment_count; m++) {
         for (int i = 0; i < memory->param_count; i++) {

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 
-ls_status ls_aux_head_extend(ls_network *network)
+void ls_aux_head_extend(ls_network *network)
 {
     size_t count = (size_t)network->param_count + 2;
     ls_param *param = realloc(network->param, count * sizeof *param);
-    LS_TRY_MEMORY(param != NULL, "the parameters of the auxiliary head");
+    LS_MEMORY(param != NULL);
     network->param = param;
     param += network->param_count;
     memset(param, 0, 2 * sizeof *param);
@@ -22,7 +22,6 @@ ls_status ls_aux_head_extend(ls_network *network)
     param[1].shape = (ls_shape){1, {network->num_classes}};
     snprintf(param[1].name, sizeof param[1].name, "aux.fc.bias");
     network->param_count += 2;
-    return LS_OK;
 }
 
 bool ls_aux_head_is_used(const ls_trainer *trainer, int64_t step)
@@ -70,14 +69,10 @@ ls_status ls_aux_head_backward(ls_trainer *trainer, const int64_t *target, float
     int classes = trainer->network.num_classes, images = trainer->options.batch_size;
     int first = trainer->network.param_count - 2;
     size_t square = (size_t)classes * (size_t)classes, wide = (size_t)classes;
-    float *logits = malloc(((size_t)images * wide + 2 * square + 2 * wide) * sizeof *logits);
-    double *sums = calloc(square + 2 * wide, sizeof *sums);
+    float *logits = ls_list_make((size_t)images * wide + 2 * square + 2 * wide, sizeof *logits);
+    double *sums = ls_list_make(square + 2 * wide, sizeof *sums);
     float loss_scale = 1;
     ls_status status = LS_OK;
-    if (logits == NULL || sums == NULL) {
-        status = ls_log_fail(LS_ERR_INFRA, "cannot allocate the gradients of the auxiliary head");
-        goto free;
-    }
     float *weight = logits + (size_t)images * wide, *bias = weight + square;
     float *weight_grad = bias + wide, *bias_grad = weight_grad + square;
     double *output = sums + square + wide;

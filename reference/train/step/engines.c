@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/core/file.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "reference/train/ways/join.h"
@@ -95,7 +96,7 @@ ls_status ls_engines_recall(ls_trainer *trainer, char **section)
     name_section(trainer, name, sizeof name);
     if (trainer->world.rank == 0) {
         LS_TRY(read_own(path, name, &text));
-        LS_TRY_MEMORY(text != NULL, "the engines of %s", path);
+        LS_MEMORY(text != NULL);
     }
     ls_status status = share(trainer, &text);
     if (status == LS_OK && text[0] != '\0') {
@@ -118,14 +119,9 @@ static ls_status keep(ls_trainer *trainer)
     }
     name_section(trainer, name, sizeof name);
     size_t room = bytes + sizeof title + strlen(name) + strlen(engines) + 8;
-    char *all = malloc(room);
-    ls_status status = LS_ERR_INFRA;
-    if (all == NULL) {
-        ls_log_error("no memory for the engines of %s", path);
-    } else {
-        ls_text_put(all, room, "%s\n%s\n%s", text == NULL ? title : text, name, engines);
-        status = ls_file_replace(path, all, strlen(all));
-    }
+    char *all = ls_list_make(room, 1);
+    ls_text_put(all, room, "%s\n%s\n%s", text == NULL ? title : text, name, engines);
+    ls_status status = ls_file_replace(path, all, strlen(all));
     free(all);
     free(text);
     return status;

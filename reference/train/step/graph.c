@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "reference/train/audit/audit.h"
@@ -81,8 +82,7 @@ ls_status ls_graph_open(ls_trainer *trainer, ls_graph_set **out)
         return LS_OK;
     }
     int count = ls_feed_slots(trainer);
-    ls_graph_set *set = calloc(1, sizeof *set + (size_t)count * sizeof set->graph[0]);
-    LS_TRY_MEMORY(set != NULL, "a step's graphs");
+    ls_graph_set *set = ls_list_make(1, sizeof *set + (size_t)count * sizeof set->graph[0]);
     set->trainer = trainer;
     set->count = count;
     *out = set;

@@ -9,6 +9,7 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/cores.h"
 #include "kernels/optimizers.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
@@ -102,9 +103,7 @@ static ls_status assign_groups(ls_trainer *trainer)
     if (trainer->options.groups.count == 0) {
         return LS_OK;
     }
-    trainer->group = malloc((size_t)trainer->network.param_count);
-    LS_TRY_MEMORY(trainer->group != NULL, "the groups of %d parameters",
-                  trainer->network.param_count);
+    trainer->group = ls_list_make((size_t)trainer->network.param_count, 1);
     return ls_groups_assign(&trainer->options.groups, &trainer->network, trainer->group);
 }
 
@@ -133,7 +132,7 @@ ls_status ls_setup_device(ls_trainer *trainer)
                           &trainer->network));
     int params = trainer->network.param_count;
     if (options->aux_head.count > 0) {
-        LS_TRY(ls_aux_head_extend(&trainer->network));
+        ls_aux_head_extend(&trainer->network);
     }
     trainer->trunk = trainer->network;
     trainer->trunk.param_count = params;
@@ -200,8 +199,7 @@ static ls_status create_memory(ls_trainer *trainer)
     const ls_network *network = &trainer->network;
     const ls_precision *precision = &trainer->precision;
     size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
-    ls_dtype *types = malloc((3 * params + buffers) * sizeof *types);
-    LS_TRY_MEMORY(types != NULL, "the types of %zu parameters", params);
+    ls_dtype *types = ls_list_make((3 * params + buffers), sizeof *types);
     ls_dtype *grad = types + params, *reduced = grad + params, *buffer = reduced + params;
     for (size_t i = 0; i < params; i++) {
         ls_param_role role = network->param[i].role;
@@ -296,8 +294,7 @@ ls_status ls_setup_bind(ls_trainer *trainer)
         return ls_team_bind(trainer->team);
     }
     const ls_bucket_layout *layout = trainer->ddp != NULL ? ls_ddp_layout(trainer->ddp) : NULL;
-    int *together = calloc((size_t)trainer->network.param_count, sizeof *together);
-    LS_TRY_MEMORY(together != NULL, "the groups of %d gradients", trainer->network.param_count);
+    int *together = ls_list_make((size_t)trainer->network.param_count, sizeof *together);
     ls_plan_binding binding = {
         .param = trainer->memory.param,
         .grad = trainer->memory.grad,
@@ -347,8 +344,7 @@ static ls_status make_values(ls_trainer *trainer)
 {
     const ls_memory *memory = &trainer->memory;
     uint64_t seed = trainer->options.seed + (uint64_t)trainer->world.rank;
-    float *value = malloc((size_t)memory->largest * sizeof *value);
-    LS_TRY_MEMORY(value != NULL, "memory for initial values");
+    float *value = ls_list_make((size_t)memory->largest, sizeof *value);
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < memory->param_count; i++) {
         ls_model_init_param(&trainer->network, i, seed, value);
@@ -433,8 +429,7 @@ ls_status ls_setup_further(ls_trainer *trainer, const char *name, const char *ar
     while (last->further != NULL) {
         last = last->further;
     }
-    ls_trainer *model = malloc(sizeof *model);
-    LS_TRY_MEMORY(model != NULL, "the model %s", name);
+    ls_trainer *model = ls_list_make(1, sizeof *model);
     *model = *trainer;
     model->model = name;
     model->further = NULL;

@@ -152,7 +152,7 @@ ls_status ls_setup_broadcast(ls_trainer *trainer, ls_memory_kind kind, int root)
  * ranks named, elsewhere its parameters are unused. The trunk's gradients do not know of it. */
 
 /* Appends aux.fc.weight and aux.fc.bias to the network's parameters; no layer has them. */
-ls_status ls_aux_head_extend(ls_network *network);
+void ls_aux_head_extend(ls_network *network);
 /* Whether this rank uses the head in `step`. */
 bool ls_aux_head_is_used(const ls_trainer *trainer, int64_t step);
 /* After a forward: the gradients of loss * S * factor of the head into memory->grad, each given to

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
+#include "kernels/core/list.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
@@ -44,9 +44,8 @@ static ls_status open_report(loop *loop)
     if (!trainer->options.trace) {
         return LS_OK;
     }
-    loop->span = calloc(LS_STEP_PHASES + params, sizeof *loop->span);
-    loop->name = calloc(params, sizeof *loop->name);
-    LS_TRY_MEMORY(loop->span != NULL && loop->name != NULL, "the spans of a step");
+    loop->span = ls_list_make(LS_STEP_PHASES + params, sizeof *loop->span);
+    loop->name = ls_list_make(params, sizeof *loop->name);
     return LS_OK;
 }
 

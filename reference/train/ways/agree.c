@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/digest.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
 #include "kernels/core/text.h"
@@ -102,14 +103,9 @@ static ls_status exchange(ls_trainer *trainer, const char *key, const void *mine
                           void ***out, size_t **out_bytes)
 {
     size_t count = (size_t)trainer->world.world;
-    void **values = calloc(count, sizeof *values);
-    size_t *sizes = calloc(count, sizeof *sizes);
-    ls_status status = LS_ERR_INFRA;
-    if (values == NULL || sizes == NULL) {
-        ls_log_error("cannot allocate the answers of %zu ranks", count);
-    } else {
-        status = ls_store_exchange(trainer->store, key, mine, bytes, values, sizes);
-    }
+    void **values = ls_list_make(count, sizeof *values);
+    size_t *sizes = ls_list_make(count, sizeof *sizes);
+    ls_status status = ls_store_exchange(trainer->store, key, mine, bytes, values, sizes);
     if (status != LS_OK) {
         free(values);
         free(sizes);
@@ -187,7 +183,7 @@ static void report_difference(int count, void **values)
 ls_status ls_agree_on_run(ls_trainer *trainer)
 {
     char *mine = describe_run(trainer);
-    LS_TRY_MEMORY(mine != NULL, "the description of this run");
+    LS_MEMORY(mine != NULL);
     int count = trainer->world.world, differing = 0;
     void **values = NULL;
     size_t *bytes = NULL;
@@ -256,14 +252,9 @@ ls_status ls_agree_on_choices(ls_trainer *trainer)
     LS_TRY(exchange(trainer, "run/choices", mine, strlen(mine), &values, &bytes));
     ls_status status = LS_OK;
     if (trainer->world.rank != 0) {
-        char *text = calloc(bytes[0] + 1, 1);
-        status = LS_ERR_INFRA;
-        if (text == NULL) {
-            ls_log_error("cannot allocate rank 0's choice of engines");
-        } else {
-            memcpy(text, values[0], bytes[0]);
-            status = api->engines_import(trainer->plan, text);
-        }
+        char *text = ls_list_make(bytes[0] + 1, 1);
+        memcpy(text, values[0], bytes[0]);
+        status = api->engines_import(trainer->plan, text);
         free(text);
     }
     free_values(values, trainer->world.world);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 typedef struct lane {
@@ -59,8 +60,7 @@ static void *run_lane(void *context)
 ls_status ls_lanes_open(int count, ls_lanes **out)
 {
     LS_ASSERT(count >= 1);
-    ls_lanes *lanes = calloc(1, sizeof *lanes + (size_t)count * sizeof lanes->lane[0]);
-    LS_TRY_MEMORY(lanes != NULL, "%d lanes", count);
+    ls_lanes *lanes = ls_list_make(1, sizeof *lanes + (size_t)count * sizeof lanes->lane[0]);
     pthread_mutex_init(&lanes->lock, NULL);
     pthread_cond_init(&lanes->changed, NULL);
     lanes->count = count;

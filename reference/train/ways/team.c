@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 
@@ -86,8 +87,7 @@ static ls_status slice(const ls_network *whole, int from, int to, member *out)
     ls_network *part = &out->network;
     bool enters = from > 0, leaves = to < whole->layer_count;
     int shift = from - (enters ? 1 : 0), count = 0;
-    part->layer = calloc((size_t)(to - from) + 2, sizeof *part->layer);
-    LS_TRY_MEMORY(part->layer != NULL, "the layers of a stage");
+    part->layer = ls_list_make((size_t)(to - from) + 2, sizeof *part->layer);
     snprintf(part->arch, sizeof part->arch, "%s", whole->arch);
     part->num_classes = whole->num_classes;
     if (enters) {
@@ -139,15 +139,13 @@ static ls_status create_stage(ls_team *team, int index, const ls_plan_options *o
     ls_plan_options own = *options;
     LS_TRY(slice(whole, index == 0 ? 0 : cut + 1, index == 0 ? cut + 1 : whole->layer_count, m));
     if (index > 0) {
-        ls_layer_extent *extent = calloc((size_t)whole->layer_count, sizeof *extent);
-        LS_TRY_MEMORY(extent != NULL, "the sizes of %d layers", whole->layer_count);
+        ls_layer_extent *extent = ls_list_make((size_t)whole->layer_count, sizeof *extent);
         ls_model_extents(whole, options->height, extent);
         own.height = extent[cut].height;
         own.width = extent[cut].width;
         free(extent);
     }
-    m->plan = calloc((size_t)team->parts, sizeof *m->plan);
-    LS_TRY_MEMORY(m->plan != NULL, "the plans of a stage");
+    m->plan = ls_list_make((size_t)team->parts, sizeof *m->plan);
     for (; m->plans < team->parts; m->plans++) {
         own.weights_of = m->plan[0];
         LS_TRY(api->plan_create(m->device.backend, &m->network, &own, &m->plan[m->plans]));
@@ -164,15 +162,13 @@ static ls_status create_replica(ls_team *team, int index, const ls_plan_options 
     const ls_network *network = &trainer->network;
     member *m = &team->member[index];
     size_t params = (size_t)network->param_count, buffers = (size_t)network->buffer_count;
-    m->plan = calloc(1, sizeof *m->plan);
-    LS_TRY_MEMORY(m->plan != NULL, "the plan of a replica");
+    m->plan = ls_list_make(1, sizeof *m->plan);
     LS_TRY(trainer->device.api->plan_create(m->device.backend, &trainer->trunk, options, m->plan));
     m->plans = 1;
     if (index == 0) {
         return LS_OK;
     }
-    ls_dtype *types = malloc((2 * params + buffers) * sizeof *types);
-    LS_TRY_MEMORY(types != NULL, "the types of %zu parameters", params);
+    ls_dtype *types = ls_list_make((2 * params + buffers), sizeof *types);
     for (size_t i = 0; i < params; i++) {
         types[i] = first->param[i].dtype;
         types[params + i] = first->grad[i].dtype;
@@ -215,16 +211,14 @@ static ls_status open_devices(ls_team *team)
 ls_status ls_team_create(ls_trainer *trainer, const ls_plan_options *options)
 {
     bool stages = trainer->options.model_parallel;
-    ls_team *team = calloc(1, sizeof *team);
-    LS_TRY_MEMORY(team != NULL, "a team of devices");
+    ls_team *team = ls_list_make(1, sizeof *team);
     pthread_mutex_init(&team->lock, NULL);
     team->trainer = trainer;
     team->stages = stages;
     team->parts = trainer->options.accumulate;
     team->members = ls_team_devices(&trainer->options);
     trainer->team = team;
-    team->member = calloc((size_t)team->members, sizeof *team->member);
-    LS_TRY_MEMORY(team->member != NULL, "a team of %d devices", team->members);
+    team->member = ls_list_make((size_t)team->members, sizeof *team->member);
     LS_TRY(open_devices(team));
     LS_TRY(ls_lanes_open(team->members, &team->lanes));
     for (int i = 0; i < team->members; i++) {
