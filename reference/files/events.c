@@ -312,7 +312,7 @@ static void add_score(cJSON *event, const char *name, const ls_events_score *sco
     }
     cJSON *to = cJSON_AddObjectToObject(event, name);
     cJSON_AddNumberToObject(to, "images", (double)score->images);
-    ls_json_add_number(to, "loss", score->loss);
+    ls_json_add_number(to, "loss", score->loss / (double)score->images);
     cJSON_AddNumberToObject(to, "top1", (double)score->top1);
     cJSON_AddNumberToObject(to, "top5", (double)score->top5);
     if (score->bad > 0) {

@@ -1,6 +1,6 @@
-/* LS_RUN_DIR/rank<k>.jsonl: a rank's reports to the harness (protocol.md). Each event is
- * one whole line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds.
- * A full disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
+/* LS_RUN_DIR/rank<k>.jsonl: a rank's reports to the harness (protocol.md). Each event is one whole
+ * line, written with one write. Without LS_RUN_DIR every call does nothing and succeeds. A full
+ * disk is LS_ERR_INFRA: a run whose record is incomplete must not end with 0. */
 #ifndef LS_EVENTS_H
 #define LS_EVENTS_H
 
@@ -39,13 +39,10 @@ typedef struct ls_events_start {
     int64_t activation_bytes, workspace_bytes;
     const struct cJSON *memory; /* bytes by kind of tensor (memory.h), copied; or NULL */
 } ls_events_start;
-/* The first line: {"event":"start","schema":1, "version", "rank", "world", ..., "options":{...}}.
- */
+/* The first line. */
 ls_status ls_events_write_start(ls_events *events, const ls_events_start *start);
 
-/* Whenever a layout takes effect:
- * {"event":"buckets","iteration":N,"delayed":b,"digest":"..","buckets":
- * [{"bytes","elements","type","names":[..]}]}. `iteration` is the first step that uses it. */
+/* Whenever a layout takes effect; `iteration` is the first step that uses it. */
 ls_status ls_events_write_buckets(ls_events *events, int64_t iteration,
                                   const ls_bucket_layout *layout, const ls_network *network);
 
@@ -100,23 +97,20 @@ typedef struct ls_events_step {
  * or NaN is null (JSON has neither), its bits say which. */
 ls_status ls_events_write_step(ls_events *events, const ls_events_step *step);
 
-/* Means and counts over pictures. */
+/* Sums over pictures. */
 typedef struct ls_events_score {
     int64_t images, top1, top5; /* whose class has the largest logit, one of the five largest */
-    int64_t bad;                /* that could not be read */
-    double loss;                /* the mean */
+    int64_t bad;                /* that could not be read; validation counts them in no other sum */
+    double loss; /* of softmax cross entropy, as it is trained; the event has the mean */
 } ls_events_score;
-/* After the last step of an epoch, and after every validation. train: of the steps since the event
- * before, of all ranks; val: of all ranks, own: of this one; NULL: left out.
- * {"event":"epoch","epoch":passes over the data that are
- * complete,"step":S,"train":{"images","loss", "top1","top5"},"val":{..},"val_own":{..},"seconds":of
- * the validation}. Where some could not be read, their number is "bad_images". */
+/* After the last step of an epoch, and after every validation. epoch: passes over the data that are
+ * complete; train: of the steps since the event before, of all ranks; val: of all ranks, own: of
+ * this one; NULL: left out. seconds: of the validation. */
 ls_status ls_events_write_epoch(ls_events *events, int64_t epoch, int64_t step,
                                 const ls_events_score *train, const ls_events_score *val,
                                 const ls_events_score *own, double seconds);
 
-/* {"event":"unsupported","option":"--sync-bn-group","why":".."}; the caller then leaves with exit
- * code 4. */
+/* The caller then leaves with exit code 4. */
 ls_status ls_events_write_unsupported(ls_events *events, const char *option, const char *why);
 
 typedef struct ls_events_span {
@@ -133,16 +127,16 @@ ls_status ls_events_write_trace(ls_events *events, int64_t step, const ls_events
 typedef struct ls_events_audit {
     int64_t step, outputs, elements, bad;
     const char *unaudited; /* "update, compression": parts of the step that it cannot judge */
-    char operation[64], output[48]; /* of the element that was nearest to its limit, or past it */
+    const char *operation, *output; /* of the element that was nearest to its limit, or past it */
     int64_t index;
     double ratio, got, wanted, limit;
     bool has_batch;
     uint64_t batch;      /* ls_loader_digest of the step's micro-batches, from 0 */
     double ms, usual_ms; /* this step's, and what others took; 0: not known */
 } ls_events_audit;
-/* {"event":"audit","step":N,"outputs":..,"elements":..,"bad":0,"unaudited":"","worst":{"operation",
- * "output","index","ratio","got","wanted","limit"},"batch":"..","ms":..,"usual_ms":..}; numbers
- * that are not finite are null; no "batch" where the host does not hold it (--resident). */
+/* {"event":"audit","step","outputs","elements","bad","unaudited","worst":{"operation","output",
+ * "index","ratio","got","wanted","limit"},"batch","ms","usual_ms"}; numbers that are not finite are
+ * null; no "batch" where the host does not hold it (--resident). */
 ls_status ls_events_write_audit(ls_events *events, const ls_events_audit *audit);
 
 /* A line of its own, such as those of a job under `lockstep observe` (train/journal.h); frees it.
@@ -155,8 +149,7 @@ ls_status ls_events_write_line(ls_events *events, struct cJSON *event);
 /* "param", "master", ...: the names of groups of digests. */
 const char *ls_events_group_name(ls_digest_group group);
 
-/* The last line: {"event":"end","step":last step done,"code":0,"status":"ok","skipped":how many}.
- */
+/* The last line: of the last step done, and how many were skipped. */
 ls_status ls_events_write_end(ls_events *events, int64_t step, ls_status status, int64_t skipped);
 
 /* ---- training curves ------------------------------------------------------------------------- */

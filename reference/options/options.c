@@ -146,18 +146,15 @@ static const char *const aliases[][2] = {
 static char *by_own_name(const char *argument)
 {
     size_t length = strcspn(argument + 2, "=");
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+    char *own = NULL;
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases && own == NULL; i++) {
         if (strlen(aliases[i][0]) == length && memcmp(argument + 2, aliases[i][0], length) == 0) {
-            size_t bytes = strlen(aliases[i][1]) + strlen(argument + 2 + length) + 3;
-            char *own = malloc(bytes);
-            LS_MEMORY(own != NULL);
-            snprintf(own, bytes, "--%s%s", aliases[i][1], argument + 2 + length);
-            return own;
+            LS_MEMORY(asprintf(&own, "--%s%s", aliases[i][1], argument + 2 + length) > 0);
         }
     }
-    char *same = strdup(argument);
-    LS_MEMORY(same != NULL);
-    return same;
+    own = own != NULL ? own : strdup(argument);
+    LS_MEMORY(own != NULL);
+    return own;
 }
 
 /* A copy of argv in which the names of long options have '-' where they had '_', and aliases their

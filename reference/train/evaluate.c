@@ -22,7 +22,7 @@ struct ls_evaluate {
 
 /* ---- counting -------------------------------------------------------------------------------- */
 
-void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
+void ls_evaluate_add(ls_events_score *sums, const float *logits, int classes, int64_t target,
                      double smoothing)
 {
     LS_ASSERT(target >= 0 && target < classes);
@@ -45,11 +45,11 @@ void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, i
     sums->loss += log(sum) - (own - (double)most);
 }
 
-ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
-                          ls_evaluate_sums *all)
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_events_score *own,
+                          ls_events_score *all)
 {
-    ls_evaluate_sums sum = {0};
-    ls_evaluate_sums *each = ls_list_make((size_t)trainer->world.world, sizeof *each);
+    ls_events_score sum = {0};
+    ls_events_score *each = ls_list_make((size_t)trainer->world.world, sizeof *each);
     ls_status status = ls_join_gather(trainer, label, own, (int64_t)sizeof *own, each);
     for (int rank = 0; status == LS_OK && rank < trainer->world.world; rank++) {
         sum.images += each[rank].images;
@@ -168,7 +168,7 @@ static ls_status forward(const ls_trainer *trainer, int64_t number, const ls_loa
                                                   slot_of(trainer, number));
 }
 
-static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
+static ls_status run_batches(const ls_trainer *trainer, ls_events_score *own)
 {
     const ls_evaluate *evaluate = trainer->evaluate;
     const ls_device *device = &trainer->device;
@@ -181,35 +181,28 @@ static ls_status run_batches(const ls_trainer *trainer, ls_evaluate_sums *own)
         LS_THEN(status, load(trainer, 0, &batch));
     }
     for (int64_t n = 0; status == LS_OK && n < evaluate->batches; n++) {
+        bool more = n + 1 < evaluate->batches, slots = ls_feed_slots(trainer) > 0;
         int64_t left = evaluate->images - n * size;
         left = LS_PLANT(evaluation_counts_padding, left < size ? left : size, size);
         memcpy(target, batch.target, (size_t)size * sizeof *target);
         memcpy(bad, batch.bad, (size_t)size * sizeof *bad);
         own->bad += batch.bad_images;
-        LS_TRY_GOTO(status, ls_journal_batch(trainer, LS_JOURNAL_VALIDATION, &batch, (int)left),
-                    end);
-        LS_TRY_GOTO(status, forward(trainer, n, &batch), end);
-        if (n + 1 < evaluate->batches) { /* copied while the device computes */
-            if (ls_feed_slots(trainer) > 0) {
-                LS_TRY_GOTO(status, device->api->batch_loaded(trainer->plan, slot_of(trainer, n)),
-                            end);
-            }
-            LS_TRY_GOTO(status, load(trainer, n + 1, &batch), end);
+        status = ls_journal_batch(trainer, LS_JOURNAL_VALIDATION, &batch, (int)left);
+        LS_THEN(status, forward(trainer, n, &batch));
+        if (more && slots) { /* copied while the device computes */
+            LS_THEN(status, device->api->batch_loaded(trainer->plan, slot_of(trainer, n)));
         }
-        LS_TRY_GOTO(status,
-                    device->api->plan_export(trainer->plan, device->stream, LS_EXPORT_LOGITS, 0,
-                                             evaluate->logits,
-                                             (int64_t)size * classes * (int64_t)sizeof(float)),
-                    end);
-        for (int64_t i = 0; i < left; i++) {
-            if (LS_PLANT(bad_images_validated, bad[i], false)) {
-                continue;
+        LS_THEN(status, more ? load(trainer, n + 1, &batch) : LS_OK);
+        LS_THEN(status, device->api->plan_export(trainer->plan, device->stream, LS_EXPORT_LOGITS, 0,
+                                                 evaluate->logits,
+                                                 (int64_t)size * classes * (int64_t)sizeof(float)));
+        for (int64_t i = 0; i < left && status == LS_OK; i++) {
+            if (LS_PLANT(bad_images_validated, !bad[i], true)) {
+                ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i],
+                                trainer->options.label_smoothing);
             }
-            ls_evaluate_add(own, evaluate->logits + i * classes, classes, target[i],
-                            trainer->options.label_smoothing);
         }
     }
-end:
     free(target);
     free(bad);
     return status;
@@ -232,15 +225,6 @@ ls_status ls_evaluate_run(ls_trainer *trainer, ls_evaluate_report *report)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static ls_events_score score_of(const ls_evaluate_sums *sums)
-{
-    return (ls_events_score){.images = sums->images,
-                             .top1 = sums->top1,
-                             .top5 = sums->top5,
-                             .bad = sums->bad,
-                             .loss = sums->loss / (double)sums->images};
-}
-
 static float percent(int64_t part, int64_t whole)
 {
     return (float)(100.0 * (double)part / (double)whole);
@@ -256,7 +240,8 @@ static void add_to_line(char *line, size_t bytes, const char *name, const ls_eve
 {
     if (score->images > 0) {
         ls_text_add(line, bytes, "  %s: loss %.4f, top-1 %.2f %%, top-5 %.2f %% of %lld", name,
-                    score->loss, (double)percent(score->top1, score->images),
+                    score->loss / (double)score->images,
+                    (double)percent(score->top1, score->images),
                     (double)percent(score->top5, score->images), (long long)score->images);
     }
     if (score->bad > 0) {
@@ -266,27 +251,27 @@ static void add_to_line(char *line, size_t bytes, const char *name, const ls_eve
 
 ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_report *report)
 {
-    ls_events_score train = score_of(&report->train), val = score_of(&report->val);
-    ls_events_score own = score_of(&report->val_own);
+    const ls_events_score *train = &report->train, *val = &report->val;
     int64_t epoch = trainer->steps_per_epoch > 0 ? report->step / trainer->steps_per_epoch : 0;
+    bool validated = val->images > 0;
     LS_TRY(ls_events_write_epoch(trainer->events, epoch, report->step,
-                                 train.images > 0 ? &train : NULL, val.images > 0 ? &val : NULL,
-                                 val.images > 0 ? &own : NULL, report->seconds));
+                                 train->images > 0 ? train : NULL, validated ? val : NULL,
+                                 validated ? &report->val_own : NULL, report->seconds));
     if (trainer->world.rank != 0) {
         return LS_OK;
     }
     const ls_tensorboard_scalar scalars[] = {
-        scalar_of("Loss/train", (float)train.loss),
-        scalar_of("Loss/val", (float)val.loss),
-        scalar_of("Top1/train", percent(train.top1, train.images)),
-        scalar_of("Top1/val", percent(val.top1, val.images)),
+        scalar_of("Loss/train", (float)(train->loss / (double)train->images)),
+        scalar_of("Loss/val", (float)(val->loss / (double)val->images)),
+        scalar_of("Top1/train", percent(train->top1, train->images)),
+        scalar_of("Top1/val", percent(val->top1, val->images)),
     };
     LS_TRY(ls_tensorboard_write(trainer->board, epoch, scalars,
                                 (int)(sizeof scalars / sizeof *scalars)));
     char line[256];
     ls_text_put(line, sizeof line, "epoch %lld", (long long)epoch);
-    add_to_line(line, sizeof line, "train", &train);
-    add_to_line(line, sizeof line, "val", &val);
+    add_to_line(line, sizeof line, "train", train);
+    add_to_line(line, sizeof line, "val", val);
     if (trainer->options.print_freq > 0 || trainer->options.evaluate) {
         printf("%s\n", line);
         fflush(stdout);

@@ -24,9 +24,9 @@ bool ls_evaluate_due(const ls_trainer *trainer, int64_t step);
 /* What is told at the end of an epoch. Without images: there was none. */
 typedef struct ls_evaluate_report {
     int64_t step;
-    ls_evaluate_sums train;        /* of the steps since the last one, of all ranks */
-    ls_evaluate_sums val, val_own; /* of all ranks, equal on all of them; of this rank */
-    double seconds;                /* of the validation */
+    ls_events_score train;        /* of the steps since the last one, of all ranks */
+    ls_events_score val, val_own; /* of all ranks, equal on all of them; of this rank */
+    double seconds;               /* of the validation */
 } ls_evaluate_report;
 
 /* Validates; all ranks call it. Nothing may be on the device, and where buffers are broadcast
@@ -38,10 +38,10 @@ ls_status ls_evaluate_publish(const ls_trainer *trainer, const ls_evaluate_repor
 
 /* Adds one picture: logits[classes], its class, whose label is smoothed for the loss. Of equal
  * logits the class with the lower number comes first; NaN is the largest. */
-void ls_evaluate_add(ls_evaluate_sums *sums, const float *logits, int classes, int64_t target,
+void ls_evaluate_add(ls_events_score *sums, const float *logits, int classes, int64_t target,
                      double smoothing);
 /* The sum of every rank's, in order of rank; errors as ls_join_gather. */
-ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_evaluate_sums *own,
-                          ls_evaluate_sums *all);
+ls_status ls_evaluate_sum(ls_trainer *trainer, const char *label, const ls_events_score *own,
+                          ls_events_score *all);
 
 #endif

@@ -83,26 +83,23 @@ static ls_status settle(ls_feed *feed)
 
 ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out)
 {
-    ls_status status = LS_OK;
     ls_feed *feed = ls_list_make(1, sizeof *feed);
     int accumulate = trainer->options.accumulate;
     feed->trainer = trainer;
     feed->slots = ls_feed_slots(trainer);
     feed->number = ls_uneven_own(trainer, trainer->first_step - 1) * accumulate;
     feed->end = ls_uneven_own(trainer, trainer->last_step) * accumulate;
-    if (feed->slots > 0) {
-        LS_TRY_GOTO(status, ls_feed_slots_create(trainer), close);
-        if (trainer->options.resident > 0) {
-            LS_TRY_GOTO(status, settle(feed), close);
-        } else if (feed->number < feed->end) {
-            LS_TRY_GOTO(status, send(feed, feed->number), close);
-        }
+    bool resident = trainer->options.resident > 0;
+    ls_status status = feed->slots > 0 ? ls_feed_slots_create(trainer) : LS_OK;
+    if (feed->slots > 0 && (resident || feed->number < feed->end)) {
+        LS_THEN(status, resident ? settle(feed) : send(feed, feed->number));
+    }
+    if (status != LS_OK) {
+        ls_feed_close(feed);
+        return status;
     }
     *out = feed;
     return LS_OK;
-close:
-    ls_feed_close(feed);
-    return status;
 }
 
 void ls_feed_close(ls_feed *feed)

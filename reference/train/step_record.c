@@ -47,12 +47,11 @@ struct ls_step_timer {
     int64_t stopped_ns; /* the clock's, when the phase began */
     double ms[LS_STEP_PHASES];
     /* by the device's events */
-    int buckets; /* at most */
     ls_stream *stream;
     ls_event *end; /* happened at end_ns of the host's clock */
     int64_t end_ns;
-    ls_event *at[POINTS];
-    ls_event **ready, **done; /* [buckets] */
+    int events;
+    ls_event **at, **ready, **done; /* [POINTS], [parameters, the most buckets] twice: [events] */
 };
 
 /* Micro-steps add up. */
@@ -170,15 +169,14 @@ static bool is_host(const ls_trainer *trainer)
 static ls_status create_events(ls_step_timer *timer)
 {
     const ls_device *device = &timer->trainer->device;
-    timer->buckets = timer->trainer->memory.param_count;
-    timer->ready = ls_list_make(2 * (size_t)timer->buckets, sizeof *timer->ready);
-    timer->done = timer->ready + timer->buckets;
+    int buckets = timer->trainer->memory.param_count;
+    timer->events = POINTS + 2 * buckets;
+    timer->at = ls_list_make((size_t)timer->events, sizeof *timer->at);
+    timer->ready = timer->at + POINTS;
+    timer->done = timer->ready + buckets;
     LS_TRY(device->api->stream_create(device->backend, &timer->stream));
-    for (int i = 0; i < POINTS; i++) {
+    for (int i = 0; i < timer->events; i++) {
         LS_TRY(device->api->event_create(device->backend, &timer->at[i]));
-    }
-    for (int i = 0; i < 2 * timer->buckets; i++) {
-        LS_TRY(device->api->event_create(device->backend, &timer->ready[i]));
     }
     return LS_OK;
 }
@@ -189,12 +187,7 @@ static void close_timer(ls_step_timer *timer)
         return;
     }
     const ls_backend_api *api = timer->trainer->device.api;
-    for (int i = 0; timer->ready != NULL && i < 2 * timer->buckets; i++) {
-        if (timer->ready[i] != NULL) {
-            api->event_destroy(timer->ready[i]);
-        }
-    }
-    for (int i = 0; i < POINTS; i++) {
+    for (int i = 0; i < timer->events; i++) {
         if (timer->at[i] != NULL) {
             api->event_destroy(timer->at[i]);
         }
@@ -202,7 +195,7 @@ static void close_timer(ls_step_timer *timer)
     if (timer->stream != NULL) {
         api->stream_destroy(timer->stream);
     }
-    free(timer->ready);
+    free(timer->at);
     free(timer);
 }
 

@@ -18,13 +18,6 @@
 #include "reference/state/memory.h"
 #include "reference/state/optim.h"
 
-/* Sums over pictures. */
-typedef struct ls_evaluate_sums {
-    int64_t images, top1, top5;
-    int64_t bad; /* pictures that could not be read; validation counts them in no other sum */
-    double loss; /* of softmax cross entropy, as it is trained */
-} ls_evaluate_sums;
-
 /* The validation with the largest share of right answers. */
 typedef struct ls_trainer_best {
     int64_t step; /* it was made after this one; 0: none yet */
@@ -74,7 +67,7 @@ typedef struct ls_trainer {
     int64_t steps_per_epoch;      /* 0: data without an end; the longest rank's with --join */
     int64_t first_step;           /* 1, or the one after the checkpoint's */
     int64_t last_step;            /* to stop after */
-    ls_evaluate_sums epoch;       /* of this rank's steps since the last epoch ended */
+    ls_events_score epoch;        /* of this rank's steps since the last epoch ended */
     ls_trainer_best best;
     int64_t resumed_epochs; /* passes that another trainer's file says are done; else 0 */
     int64_t saved_step;     /* that --save-dir's last file holds; 0: none of this run */

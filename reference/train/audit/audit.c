@@ -649,6 +649,8 @@ static ls_events_audit summarise(const ls_audit *audit)
     ls_events_audit event = {.step = audit->step,
                              .outputs = audit->count,
                              .unaudited = audit->unaudited,
+                             .operation = "",
+                             .output = "",
                              .ratio = -1,
                              .has_batch = audit->has_batch,
                              .batch = audit->batch};
@@ -667,8 +669,8 @@ static ls_events_audit summarise(const ls_audit *audit)
     }
     if (worst >= 0) {
         const ls_audit_verdict *v = &audit->found[worst];
-        snprintf(event.operation, sizeof event.operation, "%s", audit->name[worst].operation);
-        snprintf(event.output, sizeof event.output, "%s", audit->name[worst].output);
+        event.operation = audit->name[worst].operation;
+        event.output = audit->name[worst].output;
         event.index = v->index;
         event.got = v->got;
         event.wanted = v->wanted;
@@ -698,8 +700,9 @@ ls_status ls_audit_judge(ls_audit *audit, int64_t step, double ms)
     audit->elements += event.elements;
     if (event.ratio >= audit->worst) {
         audit->worst = event.ratio;
-        memcpy(audit->worst_name.operation, event.operation, sizeof event.operation);
-        memcpy(audit->worst_name.output, event.output, sizeof event.output);
+        ls_text_put(audit->worst_name.operation, sizeof audit->worst_name.operation, "%s",
+                    event.operation);
+        ls_text_put(audit->worst_name.output, sizeof audit->worst_name.output, "%s", event.output);
     }
     LS_TRY(ls_events_write_audit(audit->trainer->events, &event));
     return event.bad > 0 ? LS_ERR_CHECK : LS_OK;

@@ -197,7 +197,7 @@ static ls_status add_state(const saver *to, int64_t step)
 
 /* What the event of an epoch that has begun will say of the steps so far. */
 static ls_status add_epoch(const ls_trainer *trainer, ls_safetensors_writer *writer,
-                           const ls_evaluate_sums *sums)
+                           const ls_events_score *sums)
 {
     int world = trainer->world.world;
     ls_shape counts = {.rank = 2, .dim = {world, EPOCH_COUNTS}},
@@ -304,7 +304,7 @@ static ls_status add_metadata(const ls_trainer *trainer, ls_safetensors_writer *
     return LS_OK;
 }
 
-static ls_status add_all(saver *to, int64_t step, const char *buffers, const ls_evaluate_sums *sums)
+static ls_status add_all(saver *to, int64_t step, const char *buffers, const ls_events_score *sums)
 {
     ls_trainer *trainer = to->trainer;
     const ls_memory *memory = &trainer->memory;
@@ -331,7 +331,7 @@ static ls_status add_all(saver *to, int64_t step, const char *buffers, const ls_
 }
 
 static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
-                            const char *buffers, const ls_evaluate_sums *sums)
+                            const char *buffers, const ls_events_score *sums)
 {
     saver to = {.trainer = trainer, .path = path};
     to.scratch = ls_list_make((size_t)trainer->memory.largest, sizeof(float));
@@ -353,23 +353,20 @@ static ls_status write_file(ls_trainer *trainer, int64_t step, const char *path,
 ls_status ls_checkpoint_save(ls_trainer *trainer, int64_t step, const char *path)
 {
     char *buffers = NULL;
+    ls_events_score *sums = ls_list_make((size_t)trainer->world.world, sizeof *sums);
     ls_status status = LS_OK;
-    ls_evaluate_sums *sums = ls_list_make((size_t)trainer->world.world, sizeof *sums);
     if (trainer->steps_per_epoch > 0) { /* other data have no epochs */
-        LS_TRY_GOTO(status,
-                    ls_join_gather(trainer, "sums of an epoch", &trainer->epoch,
-                                   (int64_t)sizeof *sums, sums),
-                    free);
+        status = ls_join_gather(trainer, "sums of an epoch", &trainer->epoch, (int64_t)sizeof *sums,
+                                sums);
     }
-    LS_TRY_GOTO(status, gather_buffers(trainer, &buffers), free);
-    LS_TRY_GOTO(status, ls_uneven_gather_tracked(trainer), free);
-    if (trainer->world.rank == 0) {
+    LS_THEN(status, gather_buffers(trainer, &buffers));
+    LS_THEN(status, ls_uneven_gather_tracked(trainer));
+    if (status == LS_OK && trainer->world.rank == 0) {
         status = write_file(trainer, step, path, buffers, sums);
-    } else {
+    } else if (status == LS_OK) {
         ls_fault_point(trainer, step, LS_FAULT_SAVE);
     }
     LS_THEN(status, ls_journal_saved(trainer, step, path));
-free:
     free(buffers);
     free(sums);
     return status;
@@ -567,12 +564,12 @@ static ls_status read_layout(ls_safetensors *file, const ls_trainer *trainer,
 
 /* Of this rank; in another world rank 0 goes on with the sum of all. Earlier versions saved none.
  */
-static ls_status read_epoch(ls_safetensors *file, const ls_trainer *trainer, ls_evaluate_sums *out)
+static ls_status read_epoch(ls_safetensors *file, const ls_trainer *trainer, ls_events_score *out)
 {
     int64_t ranks = strtol(ls_safetensors_metadata_of(file, "world_size", "1"), NULL, 10);
     const ls_safetensors_entry *counts = NULL, *losses = NULL;
     ls_shape shape = {.rank = 2, .dim = {ranks, EPOCH_COUNTS}};
-    *out = (ls_evaluate_sums){0};
+    *out = (ls_events_score){0};
     if (ls_safetensors_find(file, "epoch/counts") == NULL) {
         return LS_OK;
     }
@@ -644,7 +641,7 @@ static ls_status load_checked(ls_safetensors *file, ls_trainer *trainer, ls_step
     from.finite = false;
     LS_TRY(each_buffer(trainer, 0, check_tensor, &from));
     LS_TRY(each_buffer(trainer, rank, check_tensor, &from));
-    ls_evaluate_sums epoch;
+    ls_events_score epoch;
     ls_trainer_best best;
     LS_TRY(read_epoch(file, trainer, &epoch));
     LS_TRY(read_best(file, &best));

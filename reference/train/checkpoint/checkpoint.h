@@ -81,7 +81,7 @@ ls_status ls_save_check(ls_trainer *trainer);
 /* Whether `last` is due after that step. The best validation is saved after any. */
 bool ls_save_due(const ls_trainer *trainer, int64_t step);
 /* Of all ranks; without images: nothing was validated. */
-void ls_save_note_score(ls_trainer *trainer, int64_t step, const ls_evaluate_sums *val);
+void ls_save_note_score(ls_trainer *trainer, int64_t step, const ls_events_score *val);
 /* Writes what is due after the step, which has ended on the device. All ranks call it. */
 ls_status ls_save_step(ls_trainer *trainer, int64_t step);
 /* At the end of a run without an error, after its last step, or after the one that a signal made

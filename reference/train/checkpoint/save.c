@@ -94,7 +94,7 @@ bool ls_save_due(const ls_trainer *trainer, int64_t step)
            ((by_epochs > 0 && step % by_epochs == 0) || (by_steps > 0 && step % by_steps == 0));
 }
 
-void ls_save_note_score(ls_trainer *trainer, int64_t step, const ls_evaluate_sums *val)
+void ls_save_note_score(ls_trainer *trainer, int64_t step, const ls_events_score *val)
 {
     const ls_trainer_best *best = &trainer->best;
     /* shares of integers, compared exactly: no validation has 2^31 pictures */

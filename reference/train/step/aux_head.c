@@ -72,13 +72,12 @@ ls_status ls_aux_head_backward(ls_trainer *trainer, const int64_t *target, float
     float *logits = ls_list_make((size_t)images * wide + 2 * square + 2 * wide, sizeof *logits);
     double *sums = ls_list_make(square + 2 * wide, sizeof *sums);
     float loss_scale = 1;
-    ls_status status = LS_OK;
     float *weight = logits + (size_t)images * wide, *bias = weight + square;
     float *weight_grad = bias + wide, *bias_grad = weight_grad + square;
     double *output = sums + square + wide;
-    LS_TRY_GOTO(status, read_inputs(trainer, first, logits, weight, bias, &loss_scale), free);
+    ls_status status = read_inputs(trainer, first, logits, weight, bias, &loss_scale);
     double scale = (double)loss_scale * (double)factor / images;
-    for (int n = 0; n < images; n++) {
+    for (int n = 0; n < images && status == LS_OK; n++) {
         const float *x = logits + (size_t)n * wide;
         output_gradient(x, weight, bias, classes, target[n], scale, output);
         for (size_t i = 0; i < square; i++) {
@@ -92,13 +91,10 @@ ls_status ls_aux_head_backward(ls_trainer *trainer, const int64_t *target, float
         weight_grad[i] = (float)sums[i]; /* the bias' lie behind the weight's on both sides */
     }
     ls_memory *memory = &trainer->memory;
-    LS_TRY_GOTO(status, ls_device_write_f32(&trainer->device, &memory->grad[first + 1], bias_grad),
-                free);
-    LS_TRY_GOTO(status, ready(context, first + 1), free);
-    LS_TRY_GOTO(status, ls_device_write_f32(&trainer->device, &memory->grad[first], weight_grad),
-                free);
-    status = ready(context, first);
-free:
+    LS_THEN(status, ls_device_write_f32(&trainer->device, &memory->grad[first + 1], bias_grad));
+    LS_THEN(status, ready(context, first + 1));
+    LS_THEN(status, ls_device_write_f32(&trainer->device, &memory->grad[first], weight_grad));
+    LS_THEN(status, ready(context, first));
     free(logits);
     free(sums);
     return status;

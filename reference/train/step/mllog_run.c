@@ -109,7 +109,7 @@ ls_status ls_mllog_run_epoch(ls_trainer *trainer, int64_t step, bool begins)
                              epoch_of(trainer, step));
 }
 
-ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_evaluate_sums *val)
+ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_events_score *val)
 {
     ls_mllog *log = trainer->mllog;
     int64_t epoch = step > 0 ? epoch_of(trainer, step) : 0;

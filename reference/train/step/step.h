@@ -186,6 +186,6 @@ ls_status ls_mllog_run_begin(ls_trainer *trainer);
 /* The epoch of `step` begins or ends there; nothing for data without epochs. */
 ls_status ls_mllog_run_epoch(ls_trainer *trainer, int64_t step, bool begins);
 /* A validation after `step` begins (val NULL), or has ended. */
-ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_evaluate_sums *val);
+ls_status ls_mllog_run_validated(ls_trainer *trainer, int64_t step, const ls_events_score *val);
 
 #endif

@@ -133,7 +133,7 @@ static void count_step(loop *loop, const ls_step_state *state, const ls_events_s
 {
     loop->top1 = state->top1;
     loop->top5 = state->top5;
-    ls_evaluate_sums *epoch = &loop->trainer->epoch;
+    ls_events_score *epoch = &loop->trainer->epoch;
     epoch->images += event->images;
     epoch->top1 += event->top1;
     epoch->top5 += event->top5;
@@ -293,7 +293,7 @@ static ls_status end_epoch(loop *loop, int64_t step)
     LS_TRY(validate(loop, step, &report));
     LS_TRY(ls_evaluate_publish(trainer, &report));
     ls_save_note_score(trainer, step, &report.val);
-    trainer->epoch = (ls_evaluate_sums){0};
+    trainer->epoch = (ls_events_score){0};
     loop->printed_ns += ls_clock_ns() - since_ns;
     ls_step_clock_resume(&loop->history.clock, since_ns);
     return LS_OK;

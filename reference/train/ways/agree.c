@@ -121,17 +121,15 @@ static int list_differing(int count, void **values, const size_t *bytes, char *t
                           size_t text_bytes)
 {
     int differing = 0;
-    size_t used = 0;
     text[0] = '\0';
     for (int rank = 1; rank < count; rank++) {
         if (bytes[rank] == bytes[0] && memcmp(values[rank], values[0], bytes[0]) == 0) {
             continue;
         }
-        if (differing < RANKS_SHOWN && used < text_bytes) {
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%d",
-                                     differing == 0 ? "" : ", ", rank);
-        } else if (differing == RANKS_SHOWN && used < text_bytes) {
-            used += (size_t)snprintf(text + used, text_bytes - used, ", ...");
+        if (differing < RANKS_SHOWN) {
+            ls_text_add(text, text_bytes, "%s%d", differing == 0 ? "" : ", ", rank);
+        } else if (differing == RANKS_SHOWN) {
+            ls_text_add(text, text_bytes, ", ...");
         }
         differing++;
     }
@@ -188,21 +186,18 @@ ls_status ls_agree_on_run(ls_trainer *trainer)
     void **values = NULL;
     size_t *bytes = NULL;
     char ranks[96];
-    ls_status status = LS_OK;
     uint64_t digest = ls_digest_update(LS_DIGEST_START, mine, strlen(mine));
-    LS_TRY_GOTO(
-        status,
-        compare(trainer, "run/digest", &digest, sizeof digest, ranks, sizeof ranks, &differing),
-        free);
-    if (differing > 0) {
-        LS_TRY_GOTO(status, exchange(trainer, "run/text", mine, strlen(mine), &values, &bytes),
-                    free);
-        report_difference(count, values);
-        free_values(values, count);
-        free(bytes);
-        status = LS_ERR_USAGE;
+    ls_status status =
+        compare(trainer, "run/digest", &digest, sizeof digest, ranks, sizeof ranks, &differing);
+    if (status == LS_OK && differing > 0) {
+        status = exchange(trainer, "run/text", mine, strlen(mine), &values, &bytes);
+        if (status == LS_OK) {
+            report_difference(count, values);
+            free_values(values, count);
+            free(bytes);
+            status = LS_ERR_USAGE;
+        }
     }
-free:
     free(mine);
     return status;
 }

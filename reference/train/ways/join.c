@@ -225,29 +225,28 @@ static ls_status try_recording(ls_trainer *trainer)
     ls_comm_op op = {.kind = LS_COMM_ALL_REDUCE, .count = 1, .dtype = LS_F32, .label = "trial"};
     ls_event *event = NULL;
     int failed_rank = -1;
-    ls_status status = LS_OK;
+    ls_status status;
     if (trainer->options.graph == LS_GRAPH_OFF || device->api->graph_begin == NULL ||
         trainer->engine->begin_after == NULL) {
         return LS_OK;
     }
     LS_TRY(device->api->memory_alloc(device->backend, sizeof(float), "a trial", &op.buffer));
-    LS_TRY_GOTO(status, device->api->event_create(device->backend, &event), free);
+    status = device->api->event_create(device->backend, &event);
     /* connections are made by an operation that is executed, and nothing is under way then */
-    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), destroy);
-    LS_TRY_GOTO(status, device->api->stream_wait(device->stream), destroy);
-    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "before a trial"};
-    LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &barrier, device->stream),
-                destroy);
-    bool works = record_sum(trainer, &op, event) == LS_OK;
-    LS_TRY_GOTO(status, ls_join_all(trainer, "graph/engine", works, false, &failed_rank), destroy);
-    trainer->unrecorded = failed_rank >= 0;
-    if (failed_rank == trainer->world.rank) {
+    LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
+    LS_THEN(status, device->api->stream_wait(device->stream));
+    const ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "before a trial"};
+    LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &barrier, device->stream));
+    bool works = status == LS_OK && record_sum(trainer, &op, event) == LS_OK;
+    LS_THEN(status, ls_join_all(trainer, "graph/engine", works, false, &failed_rank));
+    trainer->unrecorded = status == LS_OK && failed_rank >= 0;
+    if (trainer->unrecorded && failed_rank == trainer->world.rank) {
         ls_log_warn("rank %d could not record a reduction: all ranks go on without graphs",
                     failed_rank);
     }
-destroy:
-    device->api->event_destroy(event);
-free:
+    if (event != NULL) {
+        device->api->event_destroy(event);
+    }
     device->api->memory_free(device->backend, op.buffer);
     return status;
 }

@@ -492,8 +492,8 @@ TEST(curves)
  */
 TEST(epochs)
 {
-    ls_events_score train = {.images = 8, .top1 = 3, .top5 = 7, .bad = 2, .loss = 1.5};
-    ls_events_score val = {.images = 5, .top1 = 1, .top5 = 4, .loss = 0.25};
+    ls_events_score train = {.images = 8, .top1 = 3, .top5 = 7, .bad = 2, .loss = 12};
+    ls_events_score val = {.images = 5, .top1 = 1, .top5 = 4, .loss = 1.25};
     ls_events_score own = {.images = 3, .top1 = 0, .top5 = 2, .bad = 1, .loss = NAN};
     ls_events_step step = {
         .step = 9, .images = 4, .bad_images = 2, .norm_given = true, .grad_norm = 0.5f};
