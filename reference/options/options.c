@@ -570,32 +570,6 @@ ls_status ls_options_parse(int argc, char **argv, ls_options *out, const char **
     return LS_OK;
 }
 
-bool ls_options_listed(const ls_options_list *list, int64_t number, int rank)
-{
-    for (int i = 0; i < list->count; i++) {
-        const ls_options_item *at = &list->item[i];
-        if (at->number == number && (at->rank < 0 || at->rank == rank)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-int ls_options_batch(const ls_options *options, int rank)
-{
-    return options->batch_sizes.count > 0 ? (int)options->batch_sizes.item[rank].number
-                                          : options->batch_size;
-}
-
-int64_t ls_options_images(const ls_options *options, int world)
-{
-    int64_t images = 0;
-    for (int i = 0; i < options->batch_sizes.count; i++) {
-        images += options->batch_sizes.item[i].number;
-    }
-    return images > 0 ? images : (int64_t)options->batch_size * world;
-}
-
 int ls_options_workers(const ls_options *options, int local_world)
 {
     int ranks = options->workers_given ? LS_PLANT(workers_per_rank, local_world, 1) : 1;

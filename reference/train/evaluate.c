@@ -10,7 +10,7 @@
 #include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
-#include "reference/train/step/step.h"
+#include "feed.h"
 #include "journal.h"
 #include "reference/train/ways/join.h"
 

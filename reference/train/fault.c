@@ -1,4 +1,4 @@
-#include "reference/train/step/step.h"
+#include "fault.h"
 
 #include <signal.h>
 #include <string.h>

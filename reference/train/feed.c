@@ -1,4 +1,4 @@
-#include "reference/train/step/step.h"
+#include "feed.h"
 
 #include <stdlib.h>
 

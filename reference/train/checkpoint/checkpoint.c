@@ -14,7 +14,7 @@
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
-#include "reference/train/step/step.h"
+#include "reference/train/fault.h"
 #include "reference/train/ways/join.h"
 #include "reference/train/journal.h"
 #include "reference/train/uneven.h"

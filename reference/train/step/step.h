@@ -5,55 +5,10 @@
 
 #include "reference/train/audit/audit.h"
 #include "reference/train/audit/dump.h"
+#include "reference/train/fault.h"
+#include "reference/train/feed.h"
 #include "reference/train/step_record.h"
 #include "reference/train/trainer.h"
-
-/* Batches between the loader and the plan. To an asynchronous device they are copied one ahead,
- * into slots of the plan in turn; elsewhere the plan reads the loader's memory. With --resident the
- * same few batches stay on the device. */
-
-typedef struct ls_feed ls_feed;
-
-typedef struct ls_feed_batch {
-    ls_loader_batch host; /* valid until ls_feed_ahead; resident: without data (NULLs), with the
-                             digest if steps are audited */
-    int slot;             /* of the plan; -1: the plan reads `host` */
-    double waited_ms;     /* for the loader, and for a copy to end */
-} ls_feed_batch;
-
-/* Of a validation, behind those of the feed. */
-enum { LS_FEED_VALIDATION_SLOTS = 2 };
-
-/* Slots of the plan in use by the feed; 0: the plan reads the host's memory. */
-int ls_feed_slots(const ls_trainer *trainer);
-/* The plan's slots: the feed's, then those of the validation. Where ls_feed_slots is not 0. */
-ls_status ls_feed_slots_create(const ls_trainer *trainer);
-/* For the micro-steps from trainer->first_step to last_step. */
-ls_status ls_feed_open(const ls_trainer *trainer, ls_feed **out);
-void ls_feed_close(ls_feed *feed);
-/* The batch of the micro-step that comes next. Errors of the loader surface here. */
-ls_status ls_feed_take(ls_feed *feed, ls_feed_batch *out);
-/* The micro-step is enqueued: starts the copy of the next batch. Fails only where the device does.
- */
-ls_status ls_feed_ahead(ls_feed *feed);
-
-/* Injected faults: a rank that dies, stops or leaves (--fault-at STEP:RANK:PHASE:HOW), a gradient
- * with one element that is not finite (--overflow-at, --overflow-as), and the planted faults that
- * change memory between two stages of a step. Other runs do nothing here. */
-
-typedef struct ls_fault {
-    const ls_trainer *trainer;
-    int64_t step;
-    bool overflows; /* --overflow-at names this step and rank, and it has not happened yet */
-    ls_step_observer observer;
-} ls_fault;
-
-/* Subscribes to the step where a fault may act in it. `fault` stays until the step is enqueued. */
-void ls_fault_begin(ls_fault *fault, const ls_trainer *trainer, int64_t step,
-                    ls_step_observers *observers);
-
-/* Ends or stops this process where the option names this step, rank and phase. */
-void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phase);
 
 /* A step as a graph: the device's work from forward to the scaler's update is recorded once and
  * then launched whole. There is one graph per batch slot, because a graph reads from fixed

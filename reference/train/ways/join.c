@@ -8,7 +8,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "reference/comm/comm.h"
-#include "reference/train/step/step.h"
+#include "reference/train/fault.h"
 
 enum {
     LINGER_S = 10, /* rank 0 serves stragglers of a good end */
