@@ -53,7 +53,8 @@ ls_spec ls_matrix_sdc(const char *arch, int image_size, int batch_size, int rank
     return spec;
 }
 
-void ls_matrix_bucket_text(double bucket_mb, char *text)
+/* "25 MB", "delayed", "own rule". */
+static void bucket_text(double bucket_mb, char *text)
 {
     if (bucket_mb == LS_BUCKET_DELAYED) {
         ls_text_put(text, 24, "delayed");
@@ -67,7 +68,7 @@ void ls_matrix_bucket_text(double bucket_mb, char *text)
 void ls_matrix_label(const ls_spec *spec, char *text)
 {
     char bucket[24], level[24];
-    ls_matrix_bucket_text(spec->bucket_mb, bucket);
+    bucket_text(spec->bucket_mb, bucket);
     if (spec->level < 0) {
         ls_text_put(level, sizeof level, "no level");
     } else if (strcmp(spec->half, "bf16") == 0 && spec->level > 0) {

@@ -42,8 +42,6 @@ ls_matrix_audit ls_matrix_audit_of(const ls_spec *spec);
 void ls_matrix_id(const ls_spec *spec, char *text);
 /* "O2, 4 ranks, 2 nodes, 5 MB". text[64]. */
 void ls_matrix_label(const ls_spec *spec, char *text);
-/* "25 MB", "delayed", "own rule". text[24]. */
-void ls_matrix_bucket_text(double bucket_mb, char *text);
 
 typedef struct ls_matrix_site {
     const char *subject; /* words of a command, separated by blanks; NULL: lockstep-train next to

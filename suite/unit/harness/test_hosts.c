@@ -465,22 +465,6 @@ TEST(answers_that_do_not_do)
     play_end();
 }
 
-/* No host is asked when the environment does not fit into an order. */
-TEST(an_environment_that_is_too_large)
-{
-    static char large[66000];
-    ls_hosts hosts;
-    ls_probe found;
-    const char *said;
-    play_begin();
-    play_host("a", USUAL("A"), "");
-    memset(large, 'x', sizeof large - 1);
-    setenv("LS_LARGE", large, 1);
-    ck_assert_int_eq(probe("a", 0, &hosts, &found, &said), LS_ERR_INFRA);
-    ck_assert_ptr_nonnull(strstr(said, "error: the environment for other machines has 6"));
-    play_end();
-}
-
 /* LS_SSH is the command and its first options; blanks are none. */
 TEST(another_ssh)
 {

@@ -88,39 +88,6 @@ static ls_outcome run(const ls_job *job, bool resumed_wanted)
     return outcome;
 }
 
-TEST(environment)
-{
-    char text[512], wanted[512];
-    setenv("LS_TOKEN", "stale", 1);
-    setenv("RANK", "9", 1);
-    setenv("INHERITED", "yes", 1);
-    setenv("LS_SYSFS", "/sys", 1);
-    setenv("SOME_SECRET", "x", 1);
-    ls_job job = make_job("echo \"$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK "
-                          "$LS_NODE_ADDR $LS_RUN_DIR $INHERITED $OMP_NUM_THREADS ${#LS_TOKEN}\"",
-                          4, 2);
-    job.threads = 3;
-    ls_outcome outcome = run(&job, false);
-    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
-    for (int rank = 0; rank < 4; rank++) {
-        char name[32];
-        snprintf(name, sizeof name, "rank%d.log", rank);
-        read_text(&job, name, text, sizeof text);
-        snprintf(wanted, sizeof wanted, "%d 4 %d 2 %d 127.0.0.%d %.400s yes 3 32\n", rank, rank % 2,
-                 rank / 2, rank / 2 + 1, job.directory);
-        ck_assert_str_eq(text, wanted);
-    }
-    cJSON *root = read_record(&job);
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
-    ck_assert_str_eq(ls_json_string(environment, "WORLD_SIZE", ""), "4");
-    ck_assert_str_eq(ls_json_string(environment, "LS_SYSFS", ""), "/sys");
-    ck_assert_str_eq(ls_json_string(environment, "LS_TOKEN", "absent"), "absent");
-    ck_assert_str_eq(ls_json_string(environment, "SOME_SECRET", "absent"), "absent");
-    cJSON_Delete(root);
-    ls_outcome_free(&outcome);
-    remove_job(&job);
-}
-
 typedef struct ending {
     const char *script;
     double limit_s;

@@ -220,43 +220,26 @@ TEST(deadline)
     assert_line(said, "0.2 s");
 }
 
-/* A signal goes on to the ranks, which may still say goodbye. */
-LOOP_TEST(signals_are_forwarded, 3)
+/* A signal goes on to the ranks, which may still say goodbye; those that announce the end of a
+ * job's time leave it to the ranks how they leave. */
+LOOP_TEST(signals_are_forwarded, 5)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    char said[SAID_BYTES];
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    bool ends = _i < 3;
+    char said[SAID_BYTES], ready[12];
     launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
-                                     "trap 'echo goodbye; exit 0' INT TERM HUP; echo ready; "
+                                     "trap 'echo goodbye; exit 0' INT TERM HUP; "
+                                     "trap 'echo saved; exit 14' USR1 USR2; echo ready; "
                                      "while :; do sleep 0.05; done"));
-    char ready[12];
     for (size_t used = 0; used < sizeof ready;) { /* "ready\n" twice */
         ssize_t got = read(self.output, ready + used, sizeof ready - used);
         ck_assert_int_gt(got, 0);
         used += (size_t)got;
     }
     kill(self.pid, signals[_i]);
-    ck_assert_int_eq(finish(&self, said), 128 + signals[_i]);
-    assert_line(said, "goodbye");
-    assert_line(said, "stopped by signal");
-}
-
-/* Announces the end of a job's time: the ranks decide how they leave. */
-LOOP_TEST(signals_for_ranks, 2)
-{
-    static const int signals[] = {SIGUSR1, SIGUSR2};
-    char said[SAID_BYTES], ready[12];
-    launched self = launch(ARGUMENTS("--nproc-per-node=2", "sh", "-c",
-                                     "trap 'echo saved; exit 14' USR1 USR2; echo ready; "
-                                     "while :; do sleep 0.05; done"));
-    for (size_t used = 0; used < sizeof ready;) {
-        ssize_t got = read(self.output, ready + used, sizeof ready - used);
-        ck_assert_int_gt(got, 0);
-        used += (size_t)got;
-    }
-    kill(self.pid, signals[_i]);
-    ck_assert_int_eq(finish(&self, said), 14);
-    assert_line(said, "saved");
-    assert_line(said, "stopped by a signal, its state saved");
+    ck_assert_int_eq(finish(&self, said), ends ? 128 + signals[_i] : 14);
+    assert_line(said, ends ? "goodbye" : "saved");
+    assert_line(said, ends ? "stopped by signal" : "stopped by a signal, its state saved");
 }
 
 /* After a signal --grace counts where it is longer. */

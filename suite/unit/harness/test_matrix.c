@@ -47,36 +47,6 @@ static bool has_argument(const ls_job *job, const char *text)
     return false;
 }
 
-TEST(a_command_has_the_factors_and_no_placeholder)
-{
-    ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
-    spec.level = 2;
-    spec.world = 4;
-    spec.nodes = 2;
-    spec.bucket_mb = 5;
-    ls_text_put(spec.extra, sizeof spec.extra, "--save={self}/c --resume={job:abc}/c");
-    ls_text_put(spec.data, sizeof spec.data, "batches:{run}/b");
-    ls_matrix_site site = {
-        .subject = "python3 t.py", .run_directory = "/r", .device = "cpu", .cores = 2};
-    ls_job job;
-    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
-    ck_assert_str_eq(job.command.word[0], "python3");
-    ck_assert_str_eq(job.command.word[1], "t.py");
-    ck_assert(has_argument(&job, "--opt-level=O2"));
-    ck_assert(has_argument(&job, "--bucket-cap-mb=5"));
-    ck_assert(has_argument(&job, "--device=cpu"));
-    ck_assert(has_argument(&job, "--resume=/r/jobs/abc/c"));
-    ck_assert(has_argument(&job, "--data=batches:/r/b"));
-    char save[700];
-    ls_text_put(save, sizeof save, "--save=%s/c", job.directory);
-    ck_assert(has_argument(&job, save));
-    ck_assert_int_eq(job.world, 4);
-    ck_assert_int_eq(job.local_nodes, 2);
-    ck_assert_str_eq(ls_json_string(job.facts, "level", ""), "O2");
-    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
-    ls_job_free(&job);
-}
-
 /* A script has the folders as variables: no part of their names is run or split. */
 TEST(a_script_takes_any_folder)
 {
@@ -104,22 +74,6 @@ static void check_near(double seconds, double want)
 {
     /* 1e-9: the same sums in another order */
     ck_assert_double_eq_tol(seconds, want, 1e-9);
-}
-
-TEST(bucket_sizes_have_names)
-{
-    static const struct {
-        double bucket_mb;
-        const char *text;
-    } rows[] = {{LS_BUCKET_DELAYED, "delayed"},
-                {LS_BUCKET_OWN, "own rule"},
-                {25, "25 MB"},
-                {0.5, "0.5 MB"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char text[24];
-        ls_matrix_bucket_text(rows[i].bucket_mb, text);
-        ck_assert_str_eq(text, rows[i].text);
-    }
 }
 
 static const struct {
@@ -315,7 +269,6 @@ TEST(estimates_follow_the_model)
     check_near(ls_matrix_estimate_at(&spec, &site), 5 + 0.03 + 3);
 }
 
-/* By a network's multiply-adds and parameters; an unknown one counts as resnet50. */
 /* On GPUs: what one GPU's ranks compute, 4 s of start, a second for each audited step, 5 s for a
  * dump. */
 TEST(estimates_of_gpus)
@@ -583,7 +536,6 @@ TEST(ids_are_those_of_earlier_versions)
     ck_assert_uint_eq(ls_matrix_audit_of(&spec).seed, 0x92daad08);
 }
 
-/* What else a job has of its spec and its site. */
 /* Of ranks that outnumber the GPUs of their machines only the timed ones may not share. */
 TEST(only_timed_ranks_need_a_gpu_each)
 {

@@ -27,17 +27,6 @@ static ls_matrix_bench usual(int ranks, ls_profile profile)
     return bench;
 }
 
-static int count_of(const ls_matrix *matrix, int level, double bucket_mb, int world, int nodes)
-{
-    int count = 0;
-    for (int i = 0; i < matrix->count; i++) {
-        const ls_spec *spec = &matrix->spec[i];
-        count += spec->role == LS_ROLE_THROUGHPUT && spec->level == level &&
-                 spec->bucket_mb == bucket_mb && spec->world == world && spec->nodes == nodes;
-    }
-    return count;
-}
-
 /* Every way trains the same images a step on the same cores, once in each round; the first job is
  * the matrix's row. */
 TEST(baselines_share_images_and_cores)
@@ -78,30 +67,6 @@ TEST(baselines_share_images_and_cores)
     ls_matrix_free(&matrix);
 }
 
-TEST(quick_varies_one_factor_at_a_time)
-{
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
-    ls_matrix_bench_jobs(&bench, &matrix);
-    for (int level = 0; level < 4; level++) {
-        ck_assert_int_eq(count_of(&matrix, level, 25, 8, 1), 1);
-    }
-    ck_assert_int_eq(count_of(&matrix, 2, 1, 8, 1), 1);
-    ck_assert_int_eq(count_of(&matrix, 2, 5, 8, 1), 1);
-    ck_assert_int_eq(count_of(&matrix, 2, LS_BUCKET_DELAYED, 8, 1), 1);
-    for (int world = 1; world < 8; world *= 2) {
-        ck_assert_int_eq(count_of(&matrix, 2, 25, world, 1), 1);
-    }
-    ck_assert_int_eq(count_of(&matrix, 2, 25, 8, 2), 1);
-    int rows = 0;
-    for (int i = 0; i < matrix.count; i++) {
-        rows += ls_matrix_is_row(&matrix.spec[i]);
-    }
-    ck_assert_int_eq(rows, 12); /* 11 timed and the phases job */
-    ck_assert_int_eq(matrix.count - rows, 4);
-    ls_matrix_free(&matrix);
-}
-
 static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, int world)
 {
     for (int i = 0; i < matrix->count; i++) {
@@ -111,27 +76,6 @@ static const ls_spec *of_role(const ls_matrix *matrix, ls_role role, int level, 
         }
     }
     return NULL;
-}
-
-TEST(what_a_row_is_compared_with_differs_in_one_thing)
-{
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = usual(8, LS_PROFILE_QUICK);
-    ls_matrix_bench_jobs(&bench, &matrix);
-    const ls_spec *row = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 8);
-    const ls_spec *twin = of_role(&matrix, LS_ROLE_NO_COMM, 2, 8);
-    ck_assert(twin != NULL && strstr(twin->extra, "--no-reduce") != NULL);
-    ck_assert_int_eq(twin->steps, row->steps);
-    ck_assert_int_eq(twin->batch_size, row->batch_size);
-    ck_assert_str_eq(twin->dump_steps, "");
-    const ls_spec *alone = of_role(&matrix, LS_ROLE_THROUGHPUT, 2, 1);
-    const ls_spec *self = of_role(&matrix, LS_ROLE_DDP_WORLD1, 2, 1);
-    ck_assert(self != NULL && strstr(self->extra, "--comm=self") != NULL);
-    ck_assert(strstr(alone->extra, "--comm") == NULL);
-    ck_assert_int_eq(self->steps, alone->steps);
-    const ls_spec *strong = of_role(&matrix, LS_ROLE_STRONG_SCALING, 2, 1);
-    ck_assert_int_eq(strong->batch_size, 8 * row->batch_size);
-    ls_matrix_free(&matrix);
 }
 
 TEST(every_run_of_the_curves_has_its_own_options)
@@ -273,64 +217,6 @@ TEST(full_covers_every_pair_and_not_the_product)
         rows += matrix.spec[i].role == LS_ROLE_THROUGHPUT;
     }
     ck_assert_int_lt(rows, 32); /* the cross product has 4 * 4 * 3 * 2 + 4 */
-    ls_matrix_free(&matrix);
-}
-
-TEST(the_middle_is_a_point_of_every_sweep)
-{
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = usual(4, LS_PROFILE_QUICK);
-    ls_matrix_bench_jobs(&bench, &matrix);
-    unsigned joined = 0;
-    for (int i = 0; i < matrix.count; i++) {
-        const ls_spec *spec = &matrix.spec[i];
-        if (spec->role == LS_ROLE_THROUGHPUT && spec->level == 2 && spec->bucket_mb == 25 &&
-            spec->world == 4 && spec->nodes == 1) {
-            joined = spec->sweep;
-        }
-    }
-    ck_assert_uint_eq(joined, LS_SWEEP_LEVEL | LS_SWEEP_BUCKET | LS_SWEEP_WORLD | LS_SWEEP_NODES);
-    ls_matrix_free(&matrix);
-}
-
-/* Three hosts of two ranks: a world that fits one host stays there, a larger one spans hosts. */
-TEST(hosts_are_filled_one_by_one)
-{
-    ls_matrix matrix = {.count = 0};
-    ls_matrix_bench bench = usual(6, LS_PROFILE_QUICK);
-    bench.hosts = 3;
-    bench.sim_nodes = 1;
-    ls_matrix_bench_jobs(&bench, &matrix);
-    ck_assert_int_eq(count_of(&matrix, 2, 25, 1, 1), 1);
-    ck_assert_int_eq(count_of(&matrix, 2, 25, 2, 1), 1);
-    ck_assert_int_eq(count_of(&matrix, 2, 25, 4, 2), 1);
-    for (int level = 0; level < 4; level++) {
-        ck_assert_int_eq(count_of(&matrix, level, 25, 6, 3), 1);
-    }
-    for (int i = 0; i < matrix.count; i++) {
-        const ls_spec *spec = &matrix.spec[i];
-        char label[64];
-        ls_matrix_label(spec, label);
-        ck_assert_int_eq(spec->real_nodes, spec->nodes > 1);
-        ck_assert_ptr_null(strstr(label, "sim."));
-    }
-    ls_matrix_free(&matrix);
-}
-
-TEST(a_choice_of_levels_and_buckets_is_kept)
-{
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = usual(2, LS_PROFILE_QUICK);
-    bench.level_count = 1;
-    bench.level[0] = 1;
-    bench.bucket_count = 1;
-    bench.bucket_mb[0] = 5;
-    ls_matrix_bench_jobs(&bench, &matrix);
-    ck_assert_int_gt(matrix.count, 0);
-    for (int i = 0; i < matrix.count; i++) {
-        ck_assert_int_eq(matrix.spec[i].level, 1);
-        ck_assert(matrix.spec[i].bucket_mb == 5);
-    }
     ls_matrix_free(&matrix);
 }
 

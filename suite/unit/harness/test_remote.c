@@ -372,23 +372,4 @@ TEST(hung_up)
     assert_line(said, "\"state\":\"stopped\"");
 }
 
-static const char *const wrong_orders[] = {
-    "",
-    "{\"schema\":1,\"environment\":{}}", /* no newline */
-    "no json\n",
-    "{\"schema\":2,\"environment\":{}}\n",
-    "{\"schema\":1}\n",
-    "{\"schema\":1,\"environment\":{\"A=B\":\"x\"}}\n",
-    "{\"schema\":1,\"environment\":{\"A\":1}}\n",
-};
-
-ROWS_TEST(wrong_order, wrong_orders)
-{
-    char said[4096];
-    launched self = launch(wrong_orders[_i]);
-    close(self.input);
-    ck_assert_int_eq(finish(&self, said, sizeof said), LS_ERR_USAGE);
-    assert_line(said, "standard input");
-}
-
 TEST_MAIN("remote", .timeout_s = 60, .before = set_up, .after = tear_down)

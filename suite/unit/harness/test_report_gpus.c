@@ -299,44 +299,6 @@ TEST(all_of_it_word_for_word)
     golden_check("suite/unit/harness/expected/report_gpus.txt", golden_report(scratch, true));
 }
 
-TEST(pages_and_figure_show_them)
-{
-    char path[300], plots[1024];
-    write_run(false);
-    if (!ls_path_find("plots", plots, sizeof plots)) {
-        plots[0] = '\0';
-    }
-    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    ck_assert_int_eq(ls_report_write(scratch, plots), LS_OK);
-    ls_table_head head;
-    ck_assert_int_eq(ls_tables_read_head(scratch, "gpu", &head), LS_OK);
-    ck_assert_int_eq(head.rows, 2 * 20 * GPUS);
-    ck_assert_str_eq(head.blocks, "\"GPU 0\" \"GPU 1\" \"GPU 2\" \"GPU 3\"");
-    ls_text_put(path, sizeof path, "%s/report.md", scratch);
-    char *page = ls_text_read(path);
-    ck_assert_ptr_nonnull(page);
-    ck_assert_ptr_nonnull(strstr(page, "PCIe x8 instead of x16"));
-    ck_assert_ptr_nonnull(strstr(page, "GPU 2 (0000:30:00.0), 3.8 % under its neighbours"));
-    ck_assert_ptr_nonnull(strstr(page, "89.6 %"));
-    free(page);
-    char *printed = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&printed, &bytes);
-    ck_assert_int_eq(ls_report_terminal(scratch, to), LS_OK);
-    fclose(to);
-    ck_assert_ptr_nonnull(strstr(printed, "PCIE_WIDTH: GPU 2 (0000:30:00.0): PCIe x8 instead of"));
-    ck_assert_ptr_nonnull(
-        strstr(printed, "\nslowest GPU: GPU 2 (0000:30:00.0), 3.8 % under its neighbours\n"));
-    free(printed);
-    ls_text_put(path, sizeof path, "%s/plots/gpu.svg", scratch);
-    char *figure = ls_text_read(path);
-    if (figure != NULL) { /* gnuplot is here */
-        ck_assert_ptr_nonnull(strstr(figure, "GPU 3"));
-        ck_assert_ptr_nonnull(strstr(figure, "SM clock"));
-    }
-    free(figure);
-}
-
 /* A job whose steps could not be recorded says so in its row, whatever its start event had said. */
 TEST(steps_without_a_graph_are_marked)
 {
@@ -363,15 +325,4 @@ TEST(steps_without_a_graph_are_marked)
     cJSON_Delete(summary);
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 1) {
-        char plots[1024] = "";
-        ls_text_put(scratch, sizeof scratch, "%s", argv[1]);
-        (void)ls_path_find("plots", plots, sizeof plots);
-        write_run(false);
-        return ls_report_tables(scratch) != LS_OK || ls_report_write(scratch, plots) != LS_OK ||
-               ls_report_terminal(scratch, stdout) != LS_OK;
-    }
-    return RUN_TESTS("report_gpus", .before = open_scratch, .after = close_scratch);
-}
+TEST_MAIN("report_gpus", .before = open_scratch, .after = close_scratch)

@@ -337,37 +337,6 @@ TEST(many_connections_are_served)
     ck_assert_int_eq(open_descriptors(), before);
 }
 
-/* 64 and one for each rank may be without a proof; the next one takes the place of the oldest. */
-TEST(strangers_have_few_places)
-{
-    enum { PLACES = 2 + 64 };
-    ls_store_server *server = start(2, "127.0.0.1");
-    struct sockaddr_in own, at = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)ls_store_server_port(server)),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof own;
-    int fd[PLACES + 1];
-    char greeting[LS_GATE_GREETING_BYTES + LS_GATE_NONCE_BYTES];
-    catch_lines();
-    for (int i = 0; i <= PLACES; i++) {
-        fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ck_assert_int_eq(connect(fd[i], (struct sockaddr *)&at, sizeof at), 0);
-        ck_assert_int_eq(recv(fd[i], greeting, sizeof greeting, MSG_WAITALL), sizeof greeting);
-        ck_assert_int_eq(recv(fd[0], greeting, 1, MSG_DONTWAIT), i < PLACES ? -1 : 0);
-    }
-    ck_assert_int_eq(recv(fd[1], greeting, 1, MSG_DONTWAIT), -1);
-    ck_assert_int_eq(getsockname(fd[0], (struct sockaddr *)&own, &bytes), 0);
-    LS_TEXT(wanted, 200,
-            "warning: store: refused 127.0.0.1:%d, the oldest of too many connections without a "
-            "proof\n",
-            ntohs(own.sin_port));
-    ls_store_server_stop(server, 0);
-    ck_assert_str_eq(caught_lines(), wanted);
-    for (int i = 0; i <= PLACES; i++) {
-        close(fd[i]);
-    }
-}
-
 TEST(deadlines_are_kept)
 {
     ls_store_server *server = start(3, "127.0.0.1");
