@@ -9,39 +9,25 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/half.h"
+#include "kernels/core/list.h"
 #include "kernels/core/rng.h"
-#include "kernels/kernels.h"
+#include "reference/state/device.h"
 
-typedef struct bench { /* an open backend */
-    const ls_backend_api *api;
-    ls_backend *backend;
-    ls_stream *stream;
+enum { TAKEN = 8 };
+
+typedef struct bench { /* an open backend and what was taken of its memory */
+    ls_device device;
+    void *base[TAKEN];
+    int taken;
     ls_verdict *out;
 } bench;
 
-static bool start(const ls_case *row, bench *b, ls_verdict *out)
-{
-    ls_backend_options options = {.threads = 2, .local_ranks = 1};
-    memset(b, 0, sizeof *b);
-    b->out = out;
-    if (ls_load_backend(row->device, &b->api) != LS_OK ||
-        b->api->open(&options, &b->backend) != LS_OK) {
-        ls_verdict_set(out, LS_INFRA, "no backend %s", row->device);
-        return false;
-    }
-    if (b->api->stream_create(b->backend, &b->stream) != LS_OK) {
-        ls_verdict_set(out, LS_INFRA, "no stream");
-        b->api->close(b->backend);
-        return false;
-    }
-    return true;
-}
-
-static void stop(bench *b)
-{
-    b->api->stream_destroy(b->stream);
-    b->api->close(b->backend);
-}
+typedef struct operation { /* a row */
+    const char *name;
+    void (*judge)(bench *b, const struct operation *o);
+    ls_dtype type;
+    int64_t n; /* what the judge says */
+} operation;
 
 static void must(bench *b, ls_status status, const char *what)
 {
@@ -50,45 +36,56 @@ static void must(bench *b, ls_status status, const char *what)
     }
 }
 
-/* Backend memory of `bytes`, `skew` bytes behind an allocation: tensors in an arena need not be
- * aligned to more than their elements. */
-typedef struct piece {
-    void *base;
-    ls_tensor tensor;
-} piece;
-
-static piece take(bench *b, ls_dtype type, int64_t count, int64_t skew)
+/* Backend memory, `skew` bytes behind an allocation: tensors in an arena need not be aligned to
+ * more than their elements. */
+static ls_tensor take(bench *b, ls_dtype type, int64_t count, int64_t skew)
 {
-    piece p = {NULL, {NULL, type, count}};
+    ls_tensor t = {NULL, type, count};
+    LS_ASSERT(b->taken < TAKEN);
+    void **base = &b->base[b->taken++];
     must(b,
-         b->api->memory_alloc(b->backend, (int64_t)ls_tensor_bytes(&p.tensor) + skew + 64,
-                              "a judged operation", &p.base),
+         b->device.api->memory_alloc(b->device.backend, (int64_t)ls_tensor_bytes(&t) + skew + 64,
+                                     "a judged operation", base),
          "allocation");
-    p.tensor.data = p.base == NULL ? NULL : (char *)p.base + skew;
-    return p;
+    t.data = *base == NULL ? NULL : (char *)*base + skew;
+    return t;
 }
 
-static void put(bench *b, const piece *p, const void *host)
+static void put(bench *b, const ls_tensor *t, const void *host)
 {
     must(b,
-         b->api->copy_in(b->backend, b->stream, p->tensor.data, host,
-                         (int64_t)ls_tensor_bytes(&p->tensor)),
+         b->device.api->copy_in(b->device.backend, b->device.stream, t->data, host,
+                                (int64_t)ls_tensor_bytes(t)),
          "copy in");
-    must(b, b->api->stream_wait(b->stream), "copy in");
+    must(b, b->device.api->stream_wait(b->device.stream), "copy in");
 }
 
-static void get(bench *b, const piece *p, void *host)
+static void get(bench *b, const ls_tensor *t, void *host)
 {
-    must(b,
-         b->api->copy_out(b->backend, b->stream, host, p->tensor.data,
-                          (int64_t)ls_tensor_bytes(&p->tensor)),
-         "copy out");
-    must(b, b->api->stream_wait(b->stream), "copy out");
+    must(b, ls_device_read(&b->device, host, t->data, (int64_t)ls_tensor_bytes(t)), "copy out");
 }
 
-static void drop(bench *b, piece *p)
+static void drop(bench *b)
 {
-    b->api->memory_free(b->backend, p->base);
+    while (b->taken > 0) {
+        b->device.api->memory_free(b->device.backend, b->base[--b->taken]);
+        b->base[b->taken] = NULL;
+    }
+}
+
+static void judge_operation(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    (void)job;
+    const operation *o = row->data;
+    ls_backend_options options = {.threads = 2, .local_ranks = 1};
+    bench b = {.out = out};
+    if (ls_device_open(row->device, &options, &b.device) != LS_OK) {
+        ls_verdict_set(out, LS_INFRA, "no backend %s", row->device);
+        return;
+    }
+    o->judge(&b, o);
+    drop(&b);
+    ls_device_close(&b.device);
 }
 
 /* ---- conversion ------------------------------------------------------------------------------ */
@@ -117,50 +114,33 @@ static void convert(bench *b, ls_tensor to, ls_tensor from, int64_t length)
         n = length == 0 || from.count - at < length ? from.count - at : length;
         ls_tensor a = {(char *)to.data + at * (int64_t)ls_dtype_bytes(to.dtype), to.dtype, n};
         ls_tensor c = {(char *)from.data + at * (int64_t)ls_dtype_bytes(from.dtype), from.dtype, n};
-        must(b, b->api->convert(b->backend, b->stream, a, c, 1), "convert");
+        must(b, b->device.api->convert(b->device.backend, b->device.stream, a, c, 1), "convert");
     }
 }
 
-/* A conversion to or from a 16-bit type; whether it is cut in two calls. */
-struct conversion {
-    bool bf16;
-    int64_t cut; /* where the second call begins; 0: one call */
-};
-
-/* Every 16-bit pattern to f32: exact, NaN stays NaN. */
-static void judge_widen(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* Every 16-bit pattern to f32: exact, NaN stays NaN. In tensors of n elements; 0: all in one. */
+static void judge_widen(bench *b, const operation *o)
 {
-    (void)job;
-    const struct conversion *conversion = row->data;
-    bool bf16 = conversion->bf16;
-    bench b;
-    if (!start(row, &b, out)) {
-        return;
-    }
-    uint16_t *bits = malloc(PATTERNS * sizeof *bits);
-    float *wide = malloc(PATTERNS * sizeof *wide);
-    LS_MEMORY(bits != NULL && wide != NULL);
+    uint16_t *bits = ls_list_make(PATTERNS, sizeof *bits);
+    float *wide = ls_list_make(PATTERNS, sizeof *wide);
     for (int i = 0; i < PATTERNS; i++) {
         bits[i] = (uint16_t)i;
     }
-    piece from = take(&b, bf16 ? LS_BF16 : LS_F16, PATTERNS, 0), to = take(&b, LS_F32, PATTERNS, 4);
-    put(&b, &from, bits);
-    convert(&b, to.tensor, from.tensor, conversion->cut);
-    get(&b, &to, wide);
+    ls_tensor from = take(b, o->type, PATTERNS, 0), to = take(b, LS_F32, PATTERNS, 4);
+    put(b, &from, bits);
+    convert(b, to, from, o->n);
+    get(b, &to, wide);
     for (int i = 0; i < PATTERNS; i++) {
-        double want = value_of((uint16_t)i, bf16);
+        double want = value_of((uint16_t)i, o->type == LS_BF16);
         bool same = isnan(want) ? isnan((double)wide[i]) : (double)wide[i] == want;
         if (!same) {
-            ls_verdict_fail(out, "pattern 0x%04x became %.9g, it is %.9g", (unsigned)i,
+            ls_verdict_fail(b->out, "pattern 0x%04x became %.9g, it is %.9g", (unsigned)i,
                             (double)wide[i], want);
         }
     }
-    ls_verdict_pass(out, PATTERNS, "%d patterns", (int)PATTERNS);
-    drop(&b, &from);
-    drop(&b, &to);
+    ls_verdict_pass(b->out, PATTERNS, "%d patterns", (int)PATTERNS);
     free(bits);
     free(wide);
-    stop(&b);
 }
 
 /* The f32 values that matter for rounding to 16 bits: each representable one, the middle between it
@@ -210,51 +190,35 @@ static uint16_t nearest(float x, bool bf16)
     return (uint16_t)(sign | (up ? low + 1 : low));
 }
 
-static void judge_narrow(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_narrow(bench *b, const operation *o)
 {
-    (void)job;
-    const struct conversion *conversion = row->data;
-    bool bf16 = conversion->bf16;
-    bench b;
-    if (!start(row, &b, out)) {
-        return;
-    }
-    float *wide = malloc(6 * PATTERNS * sizeof *wide);
-    uint16_t *bits = malloc(6 * PATTERNS * sizeof *bits);
-    LS_MEMORY(wide != NULL && bits != NULL);
+    bool bf16 = o->type == LS_BF16;
+    float *wide = ls_list_make(6 * PATTERNS, sizeof *wide);
+    uint16_t *bits = ls_list_make(6 * PATTERNS, sizeof *bits);
     int64_t count = edges(bf16, wide);
-    piece from = take(&b, LS_F32, count, 4), to = take(&b, bf16 ? LS_BF16 : LS_F16, count, 2);
-    put(&b, &from, wide);
-    convert(&b, to.tensor, from.tensor, conversion->cut);
-    get(&b, &to, bits);
+    ls_tensor from = take(b, LS_F32, count, 4), to = take(b, o->type, count, 2);
+    put(b, &from, wide);
+    convert(b, to, from, o->n);
+    get(b, &to, bits);
     for (int64_t i = 0; i < count; i++) {
         uint16_t want = nearest(wide[i], bf16);
         if (bits[i] != want) {
-            ls_verdict_fail(out, "%.9g (%a) became 0x%04x, nearest even is 0x%04x", (double)wide[i],
-                            (double)wide[i], (unsigned)bits[i], (unsigned)want);
+            ls_verdict_fail(b->out, "%.9g (%a) became 0x%04x, nearest even is 0x%04x",
+                            (double)wide[i], (double)wide[i], (unsigned)bits[i], (unsigned)want);
         }
     }
-    ls_verdict_pass(out, count, "%lld values around every tie", (long long)count);
-    drop(&b, &from);
-    drop(&b, &to);
+    ls_verdict_pass(b->out, count, "%lld values around every tie", (long long)count);
     free(wide);
     free(bits);
-    stop(&b);
 }
 
 static const int64_t counts[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 1023, 4097};
 enum { COUNTS = sizeof counts / sizeof *counts, LARGEST = 4097 };
 
 /* There and back at awkward counts; what stands behind the last element must stay. */
-static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *out)
+static void judge_lengths(bench *b, const operation *o)
 {
-    (void)job;
-    const struct conversion *conversion = row->data;
-    bool bf16 = conversion->bf16;
-    bench b;
-    if (!start(row, &b, out)) {
-        return;
-    }
+    const ls_backend_api *api = b->device.api;
     int64_t compared = 0;
     for (int k = 0; k < COUNTS; k++) {
         float wide[LARGEST + 1], back[LARGEST + 1];
@@ -263,28 +227,27 @@ static void judge_lengths(const ls_case *row, const ls_record *job, ls_verdict *
             wide[i] = ls_rng_normal(32, (uint64_t)k, (uint64_t)i);
             back[i] = -7;
         }
-        piece from = take(&b, LS_F32, n + 1, 4), to = take(&b, LS_F32, n + 1, 0);
-        piece half = take(&b, bf16 ? LS_BF16 : LS_F16, n, 2);
-        put(&b, &from, wide);
-        put(&b, &to, back);
-        ls_tensor part_from = {from.tensor.data, LS_F32, n}, part_to = {to.tensor.data, LS_F32, n};
-        must(&b, b.api->convert(b.backend, b.stream, half.tensor, part_from, 0.25f), "convert");
-        must(&b, b.api->convert(b.backend, b.stream, part_to, half.tensor, 4), "convert");
-        get(&b, &to, back);
+        ls_tensor from = take(b, LS_F32, n + 1, 4), to = take(b, LS_F32, n + 1, 0);
+        ls_tensor half = take(b, o->type, n, 2);
+        put(b, &from, wide);
+        put(b, &to, back);
+        ls_tensor part_from = {from.data, LS_F32, n}, part_to = {to.data, LS_F32, n};
+        must(b, api->convert(b->device.backend, b->device.stream, half, part_from, 0.25f),
+             "convert");
+        must(b, api->convert(b->device.backend, b->device.stream, part_to, half, 4), "convert");
+        get(b, &to, back);
         for (int64_t i = 0; i <= n; i++, compared++) {
+            bool bf16 = o->type == LS_BF16;
             double want = i == n ? -7 : 4 * value_of(nearest(wide[i] * 0.25f, bf16), bf16);
             if ((double)back[i] != want) {
-                ls_verdict_fail(out, "%lld elements there and back: [%lld] is %.9g, not %.9g",
+                ls_verdict_fail(b->out, "%lld elements there and back: [%lld] is %.9g, not %.9g",
                                 (long long)n, (long long)i, (double)back[i], want);
                 break;
             }
         }
-        drop(&b, &from);
-        drop(&b, &to);
-        drop(&b, &half);
+        drop(b);
     }
-    ls_verdict_pass(out, compared, "%lld values there and back", (long long)compared);
-    stop(&b);
+    ls_verdict_pass(b->out, compared, "%lld values there and back", (long long)compared);
 }
 
 /* ---- sums and factors ------------------------------------------------------------------------ */
@@ -307,14 +270,12 @@ static void compare(bench *b, const char *what, int64_t count, const float *seen
     }
 }
 
-static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* The first tensor n bytes off alignment. */
+static void judge_sums(bench *b, const operation *o)
 {
-    (void)job;
-    int64_t skew = *(const int *)row->data;
-    bench b;
-    if (!start(row, &b, out)) {
-        return;
-    }
+    const ls_backend_api *api = b->device.api;
+    ls_backend *backend = b->device.backend;
+    ls_stream *stream = b->device.stream;
     static const float factor = 0.333333343f;
     int64_t compared = 0;
     for (int k = 0; k < COUNTS; k++) {
@@ -322,30 +283,28 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
         int64_t n = counts[k];
         fill(x, n, 1);
         fill(y, n, 2);
-        piece a = take(&b, LS_F32, n, skew), c = take(&b, LS_F32, n, 0);
-        put(&b, &a, x);
-        put(&b, &c, y);
-        must(&b, b.api->accumulate(b.backend, b.stream, c.tensor, a.tensor, false), "accumulate");
-        get(&b, &c, seen);
+        ls_tensor a = take(b, LS_F32, n, o->n), c = take(b, LS_F32, n, 0);
+        put(b, &a, x);
+        put(b, &c, y);
+        must(b, api->accumulate(backend, stream, c, a, false), "accumulate");
+        get(b, &c, seen);
         for (int64_t i = 0; i < n; i++) {
             want[i] = y[i] + x[i];
         }
-        compare(&b, "accumulate", n, seen, want);
-        must(&b, b.api->accumulate(b.backend, b.stream, c.tensor, a.tensor, true), "accumulate");
-        get(&b, &c, seen);
-        compare(&b, "first accumulate", n, seen, x);
-        must(&b, b.api->scale(b.backend, b.stream, a.tensor, factor), "scale");
-        get(&b, &a, seen);
+        compare(b, "accumulate", n, seen, want);
+        must(b, api->accumulate(backend, stream, c, a, true), "accumulate");
+        get(b, &c, seen);
+        compare(b, "first accumulate", n, seen, x);
+        must(b, api->scale(backend, stream, a, factor), "scale");
+        get(b, &a, seen);
         for (int64_t i = 0; i < n; i++) {
             want[i] = x[i] * factor;
         }
-        compare(&b, "scale", n, seen, want);
+        compare(b, "scale", n, seen, want);
         compared += 3 * n;
-        drop(&b, &a);
-        drop(&b, &c);
+        drop(b);
     }
-    ls_verdict_pass(out, compared, "%lld sums and products", (long long)compared);
-    stop(&b);
+    ls_verdict_pass(b->out, compared, "%lld sums and products", (long long)compared);
 }
 
 /* ---- unscale and look ------------------------------------------------------------------------ */
@@ -353,34 +312,17 @@ static void judge_sums(const ls_case *row, const ls_record *job, ls_verdict *out
 enum { LISTED = 3 };
 
 typedef struct checked { /* three tensors: the first of one element, the last the awkward one */
-    piece from[LISTED], to[LISTED], state;
-    ls_tensor_list from_list, to_list;
-    ls_tensor from_tensor[LISTED], to_tensor[LISTED];
-    int64_t count[LISTED];
+    ls_tensor from[LISTED], to[LISTED], state;
 } checked;
 
 static void make_checked(bench *b, ls_dtype type, int64_t count, checked *c)
 {
     const int64_t sizes[LISTED] = {1, 33, count};
     for (int k = 0; k < LISTED; k++) {
-        c->count[k] = sizes[k];
         c->from[k] = take(b, type, sizes[k], k == 1 ? (int64_t)ls_dtype_bytes(type) : 0);
         c->to[k] = take(b, LS_F32, sizes[k], k == 2 ? 4 : 0);
-        c->from_tensor[k] = c->from[k].tensor;
-        c->to_tensor[k] = c->to[k].tensor;
     }
     c->state = take(b, LS_F32, sizeof(ls_step_state) / sizeof(float), 0);
-    c->from_list = (ls_tensor_list){LISTED, c->from_tensor};
-    c->to_list = (ls_tensor_list){LISTED, c->to_tensor};
-}
-
-static void drop_checked(bench *b, checked *c)
-{
-    for (int k = 0; k < LISTED; k++) {
-        drop(b, &c->from[k]);
-        drop(b, &c->to[k]);
-    }
-    drop(b, &c->state);
 }
 
 static uint32_t bits_of(ls_dtype type, float value)
@@ -400,7 +342,7 @@ static ls_step_state run_checked(bench *b, ls_dtype type, checked *c, int which,
     size_t bytes = ls_dtype_bytes(type);
     for (int k = 0; k < LISTED; k++) {
         unsigned char host[LARGEST * 4];
-        for (int64_t i = 0; i < c->count[k]; i++) {
+        for (int64_t i = 0; i < c->from[k].count; i++) {
             uint32_t bits =
                 bits_of(type, (float)((int)ls_rng_below(33, (uint64_t)k, (uint64_t)i, 201) - 100));
             bits = k == which && i == at ? odd : bits;
@@ -414,17 +356,21 @@ static ls_step_state run_checked(bench *b, ls_dtype type, checked *c, int which,
     state.overflow = 1; /* left over from the step before: must be cleared */
     put(b, &c->state, &state);
     must(b,
-         b->api->unscale_check(b->backend, b->stream, c->to_list, c->from_list,
-                               c->state.tensor.data),
+         b->device.api->unscale_check(b->device.backend, b->device.stream,
+                                      (ls_tensor_list){LISTED, c->to},
+                                      (ls_tensor_list){LISTED, c->from}, c->state.data),
          "unscale");
     get(b, &c->state, &state);
     get(b, &c->to[LISTED - 1], last);
     return state;
 }
 
-static void judge_seen(bench *b, ls_dtype type, int64_t count)
+/* Gradients of one type, the last tensor of n elements. */
+static void judge_unscale(bench *b, const operation *o)
 {
     static const float odd[] = {INFINITY, -INFINITY, NAN};
+    ls_dtype type = o->type;
+    int64_t count = o->n;
     checked c;
     make_checked(b, type, count, &c);
     float last[LARGEST];
@@ -455,52 +401,22 @@ static void judge_seen(bench *b, ls_dtype type, int64_t count)
     }
     ls_verdict_pass(b->out, count + places, "%lld elements, an overflow at %lld places",
                     (long long)count, (long long)places);
-    drop_checked(b, &c);
-}
-
-/* Gradients of one type, the last tensor of `count` elements. */
-struct gradients {
-    ls_dtype type;
-    int64_t count;
-};
-
-static void judge_unscale(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    (void)job;
-    const struct gradients *unscaled = row->data;
-    bench b;
-    if (!start(row, &b, out)) {
-        return;
-    }
-    judge_seen(&b, unscaled->type, unscaled->count);
-    stop(&b);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-#define CONVERTED(half, is_bf16)                                                               \
-    {"kernels.convert." half "-to-f32", "K7", judge_widen, NULL,                               \
-     &(const struct conversion){is_bf16, 0}},                                                  \
-        {"kernels.convert.f32-to-" half, "K7", judge_narrow, NULL,                             \
-         &(const struct conversion){is_bf16, 0}},                                              \
-        {"kernels.convert." half "-to-f32.cut", "K7", judge_widen, NULL,                       \
-         &(const struct conversion){is_bf16, CUT}},                                            \
-        {"kernels.convert.f32-to-" half ".cut", "K7", judge_narrow, NULL,                      \
-         &(const struct conversion){is_bf16, CUT}},                                            \
-    {                                                                                          \
-        "kernels.convert.lengths." half, "K7", judge_lengths, NULL, &(const struct conversion) \
-        {                                                                                      \
-            is_bf16, 0                                                                         \
-        }                                                                                      \
-    }
-
-static const ls_row rows[] = {
-    CONVERTED("fp16", false),
-    CONVERTED("bf16", true),
-    {"kernels.sums.skew0", "K8", judge_sums, NULL, &(const int){0}},
-    {"kernels.sums.skew4", "K8", judge_sums, NULL, &(const int){4}},
-    {"kernels.sums.skew8", "K8", judge_sums, NULL, &(const int){8}},
-    {"kernels.sums.skew12", "K8", judge_sums, NULL, &(const int){12}},
+static const operation conversions[] = {
+    {"fp16-to-f32", judge_widen, LS_F16, 0},         {"f32-to-fp16", judge_narrow, LS_F16, 0},
+    {"fp16-to-f32.cut", judge_widen, LS_F16, CUT},   {"f32-to-fp16.cut", judge_narrow, LS_F16, CUT},
+    {"lengths.fp16", judge_lengths, LS_F16, 0},      {"bf16-to-f32", judge_widen, LS_BF16, 0},
+    {"f32-to-bf16", judge_narrow, LS_BF16, 0},       {"bf16-to-f32.cut", judge_widen, LS_BF16, CUT},
+    {"f32-to-bf16.cut", judge_narrow, LS_BF16, CUT}, {"lengths.bf16", judge_lengths, LS_BF16, 0},
+};
+static const operation sums[] = {
+    {"skew0", judge_sums, LS_F32, 0},
+    {"skew4", judge_sums, LS_F32, 4},
+    {"skew8", judge_sums, LS_F32, 8},
+    {"skew12", judge_sums, LS_F32, 12},
 };
 
 void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list)
@@ -508,11 +424,14 @@ void ls_kernels_multi_cases(const ls_case_settings *settings, ls_case_list *list
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     static const char *const names[] = {"f32", "fp16", "bf16"};
     static const int lengths[] = {1, 17, 64, 127, 1023};
-    LS_ROWS(list, settings, rows);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "K7", .judge = judge_operation}),
+                 "kernels.convert.%s", conversions);
+    LS_ROWS_EACH(list, settings, &((ls_row){.requirement = "K8", .judge = judge_operation}),
+                 "kernels.sums.%s", sums);
     for (int i = 0; i < 15; i++) {
-        struct gradients *unscaled = ls_rows_memory(list, sizeof *unscaled);
-        const ls_row row = {.requirement = "K9", .judge = judge_unscale, .data = unscaled};
-        *unscaled = (struct gradients){types[i / 5], lengths[i % 5]};
+        operation *unscaled = ls_rows_memory(list, sizeof *unscaled);
+        const ls_row row = {.requirement = "K9", .judge = judge_operation, .data = unscaled};
+        *unscaled = (operation){"", judge_unscale, types[i / 5], lengths[i % 5]};
         ls_rows_format(list, settings, &row, "kernels.unscale.%s.n%d", names[i / 5],
                        lengths[i % 5]);
     }
