@@ -19,7 +19,9 @@ void ls_judge_gradients_facts(const ls_spec *spec, ls_compare_facts *facts)
     memset(facts, 0, sizeof *facts);
     facts->arch = spec->arch[0] == '\0' ? NULL : spec->arch; /* else the dump's */
     facts->half = spec->half;
-    facts->sync_bn = spec->sync_bn;
+    const char *group = option(spec, "--sync-bn-group=");
+    facts->sync_bn = spec->sync_bn || option(spec, "--sync-bn") != NULL;
+    facts->sync_bn_group = group != NULL ? atoi(group) : 0;
     facts->dialect_torch = strcmp(spec->dialect, "torch") == 0;
     const char *predivide = option(spec, "--predivide="), *half = option(spec, "--compress=");
     half = half != NULL ? half : option(spec, "--comm-hook=");
