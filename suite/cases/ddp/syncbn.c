@@ -6,11 +6,7 @@
 #include <string.h>
 
 #include "kernels/core/json.h"
-#include "kernels/core/text.h"
-#include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
-
-enum { RANKS_MAX = 8 };
 
 /* Ranks that share statistics; 1: they are local. */
 static int group_of(const ls_case *row)
@@ -65,33 +61,6 @@ static void judge_groups(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     ls_verdict_pass(out, compared, "%d steps: parameters alike, statistics alike in groups of %d",
                     compared, size);
-}
-
-/* Gradients against the oracle with statistics over groups. */
-static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    char path[RANKS_MAX][700], cache[700];
-    const char *file[RANKS_MAX];
-    ls_compare_verdict seen;
-    ls_text_put(cache, sizeof cache, "%s/../../oracle", job->directory);
-    for (int rank = 0; rank < job->world; rank++) {
-        ls_dumps_path(job, 1, rank, path[rank], sizeof path[rank]);
-        file[rank] = path[rank];
-    }
-    ls_compare_facts facts = {.arch = row->job[0].arch,
-                              .sync_bn = true,
-                              .sync_bn_group = group_of(row),
-                              .dialect_torch = strcmp(row->job[0].dialect, "torch") == 0};
-    if (ls_compare_step(&facts, job->world, file, NULL, &seen) != LS_OK) {
-        ls_verdict_fail(out, "the dumps of step 1 cannot be judged");
-        return;
-    }
-    ls_verdict_measured(out, seen.error, seen.limit, "of the gradient's norm", "numerics 4");
-    if (seen.code != LS_COMPARE_PASS) {
-        ls_verdict_set(out, seen.code == LS_COMPARE_WEAK ? LS_WEAK : LS_FAIL, "%s", seen.evidence);
-    }
-    ls_verdict_pass(out, seen.elements, "%s", seen.evidence);
-    ls_verdict_cause(out, "%s", seen.cause);
 }
 
 /* ---- running statistics of batch norm, over two steps and as --init gives them ------------- */
@@ -197,7 +166,7 @@ static const struct {
     {"syncbn.statistics.%s.apex: " JOB "w%d %s", "B2", judge_statistics},
     {"syncbn.statistics.%s.torch: " JOB "torch w%d %s", "B2", judge_statistics},
     {"syncbn.groups.%s: " JOB "w%d %s", "B3", judge_groups},
-    {"syncbn.gradients.%s: " JOB "w%d %s", "B4", judge_gradients},
+    {"syncbn.gradients.%s: " JOB "w%d %s", "B4", ls_judge_gradients},
 };
 
 static const ls_row equal[] = {

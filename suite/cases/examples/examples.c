@@ -3,6 +3,7 @@
  * against the FP64 oracle, each loss's scale and each optimizer's skips against a state machine. */
 #include "suite/cases/rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,14 +174,11 @@ static void judge_step(struct dumps *d, bool first_wrong_step, ls_verdict *out)
         d->path[k] = d->text[k];
     }
     ls_text_put(level, sizeof level, "O%d", d->spec->level);
-    ls_compare_facts facts = {
-        .arch = d->model->arch != NULL ? d->model->arch : d->spec->arch,
-        .opt_level = level,
-        .half = d->spec->half,
-        .sync_bn = d->spec->sync_bn,
-        .dialect_torch = strcmp(d->spec->dialect, "torch") == 0,
-        .cache = ls_dumps_cache(d->job, cache, sizeof cache),
-    };
+    ls_compare_facts facts;
+    ls_judge_gradients_facts(d->spec, &facts);
+    facts.arch = d->model->arch != NULL ? d->model->arch : facts.arch;
+    facts.opt_level = level;
+    facts.cache = ls_dumps_cache(d->job, cache, sizeof cache);
     ls_compare_verdict seen;
     ls_dumpfile *file;
     if (ls_compare_step(&facts, d->world, d->path, NULL, &seen) != LS_OK ||
@@ -222,23 +220,9 @@ static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *ou
 
 /* ---- scales and skips ------------------------------------------------------------------------ */
 
-/* A loss's scale (apex/amp/scaler.py@LossScaler.update_scale). */
-struct machine {
-    double scale;
-    int clean;
-};
-
-static double next_scale(struct machine *m, bool overflow)
-{
-    m->clean = overflow ? 0 : m->clean + 1;
-    m->scale = overflow ? m->scale / 2 : m->clean == INTERVAL ? 2 * m->scale : m->scale;
-    m->clean = m->clean == INTERVAL ? 0 : m->clean;
-    return m->scale;
-}
-
 struct trace {
     const struct run *run;
-    struct machine machine[LOSSES];
+    ls_judge_scaler_machine machine[LOSSES]; /* of each loss */
     bool one_scale;
     unsigned skipping; /* optimizers, in the step that overflows */
     int rank, steps;
@@ -249,7 +233,7 @@ static void check_loss(struct trace *t, const cJSON *event, int loss, bool overf
 {
     const cJSON *seen = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(event, "losses"), loss);
     double scale = t->machine[loss].scale;
-    double next = next_scale(&t->machine[loss], overflow);
+    double next = ls_judge_scaler_tick(&t->machine[loss], overflow);
     double seen_scale = ls_json_number(seen, "loss_scale", -1);
     double seen_next = ls_json_number(seen, "loss_scale_next", -1);
     if (seen_scale != scale || seen_next != next) {
@@ -325,7 +309,7 @@ static void judge_scales(const ls_case *row, const ls_record *job, ls_verdict *o
                           .rank = k,
                           .out = out};
         for (int loss = 0; loss < LOSSES; loss++) {
-            t.machine[loss].scale = START;
+            t.machine[loss] = (ls_judge_scaler_machine){START, 0, INFINITY, 0, INTERVAL};
         }
         if (ls_record_each_event(job, k, "step", visit, &t) != LS_OK ||
             t.steps != row->job[0].steps) {
