@@ -35,10 +35,32 @@ static ls_verdict judge(ls_case_judge *judge_it, const ls_case *row, const char 
     memset(&verdict, 0, sizeof verdict);
     judge_it(row, &record, &verdict);
     ls_record_free(&record);
+    ls_path_remove_tree(folder);
     return verdict;
 }
 
-static const int fine[2] = {0, 0};
+/* Of two ranks that took these steps. */
+static ls_verdict judge_ranks(ls_case_judge *judge_it, const ls_case *row, const fake_step *rank0,
+                              int count0, const fake_step *rank1, int count1)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    fake_rank(folder, 0, rank0, count0);
+    fake_rank(folder, 1, rank1, count1);
+    fake_outcome(folder, "done", -1, 0, 0, (const int[2]){0, 0});
+    return judge(judge_it, row, folder);
+}
+
+static ls_verdict judge_case(const char *id, const fake_step *rank0, const fake_step *rank1,
+                             int count)
+{
+    ls_case_list list = all();
+    const ls_case *row = fake_case(&list, id);
+    ck_assert_ptr_nonnull(row);
+    ls_verdict verdict = judge_ranks(row->judge, row, rank0, count, rank1, count);
+    ls_rows_free(&list);
+    return verdict;
+}
 
 /* scaler.trace.first.o2: overflow at step 1, interval 2, start 1024, 6 steps */
 static const fake_step clean_trace[6] = {
@@ -48,18 +70,7 @@ static const fake_step clean_trace[6] = {
 
 static ls_verdict judge_trace(const fake_step *rank0, const fake_step *rank1)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
-    fake_rank(folder, 0, rank0, 6);
-    fake_rank(folder, 1, rank1, 6);
-    fake_outcome(folder, "done", -1, 0, 0, fine);
-    ls_case_list list = all();
-    const ls_case *row = fake_case(&list, "scaler.trace.first.o2");
-    ck_assert_ptr_nonnull(row);
-    ls_verdict verdict = judge(row->judge, row, folder);
-    ls_rows_free(&list);
-    ls_path_remove_tree(folder);
-    return verdict;
+    return judge_case("scaler.trace.first.o2", rank0, rank1, 6);
 }
 
 TEST(the_right_trace_passes)
@@ -96,18 +107,7 @@ TEST(a_wrong_trace_fails)
 
 static ls_verdict judge_skip(const fake_step *step, int count)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
-    fake_rank(folder, 0, step, count);
-    fake_rank(folder, 1, step, count);
-    fake_outcome(folder, "done", -1, 0, 0, fine);
-    ls_case_list list = all();
-    const ls_case *row = fake_case(&list, "scaler.skip.one-rank.o2");
-    ck_assert_ptr_nonnull(row);
-    ls_verdict verdict = judge(row->judge, row, folder);
-    ls_rows_free(&list);
-    ls_path_remove_tree(folder);
-    return verdict;
+    return judge_case("scaler.skip.one-rank.o2", step, step, count);
 }
 
 TEST(a_skipped_step_changes_nothing)
@@ -135,17 +135,10 @@ TEST(a_skipped_step_changes_nothing)
 
 static ls_verdict judge_lockstep(const fake_step *rank1, int count1, bool sync_bn)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
-    fake_rank(folder, 0, clean_trace, 6);
-    fake_rank(folder, 1, rank1, count1);
-    fake_outcome(folder, "done", -1, 0, 0, fine);
     ls_case row;
     memset(&row, 0, sizeof row);
     row.job[0].sync_bn = sync_bn;
-    ls_verdict verdict = judge(ls_judge_lockstep, &row, folder);
-    ls_path_remove_tree(folder);
-    return verdict;
+    return judge_ranks(ls_judge_lockstep, &row, clean_trace, 6, rank1, count1);
 }
 
 TEST(replicas_that_drift_apart_fail)
@@ -274,7 +267,6 @@ TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
         int codes[2] = {ending[i].other, 128 + ending[i].signal};
         fake_outcome(folder, ending[i].state, ending[i].first, codes[1], ending[i].signal, codes);
         ck_assert_int_eq(judge(row->judge, row, folder).code, ending[i].expected);
-        ls_path_remove_tree(folder);
     }
     ls_rows_free(&list);
 }

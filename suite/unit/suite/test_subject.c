@@ -17,8 +17,10 @@
 #include "suite_fake.h"
 #include "kernels/core/text.h"
 
-/* $out: this rank's events. The functions write what a good subject writes. */
+/* $here: the test's folder; $out: this rank's events. The functions write what a good subject
+ * writes. */
 static const char prelude[] =
+    "here=\"${0%/*}\"\n"
     "out=\"$LS_RUN_DIR/rank$RANK.jsonl\"\n"
     "start() { echo '{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":"
     "{\"opt-level\":\"O0\"}}' > \"$out\"; }\n"
@@ -89,53 +91,64 @@ static void judge_steps(const ls_case *row, const ls_record *job, ls_verdict *ou
     ls_verdict_pass(out, job->rank[1].step_count, "two steps");
 }
 
-static void write_script(const char *folder, const char *body)
+typedef struct trial { /* a run of one case, or more, of two ranks and two steps */
+    char folder[64], subject[200];
+    ls_run run;
+    ls_headline headline;
+} trial;
+
+static void add(trial *t, ls_case_judge *judge, const char *jobs)
 {
-    FILE *file = fake_open(folder, "trainer.sh");
+    LS_TEXT(text, 200, "subject.fake%d: %s w2 limit=20", t->run.cases.count, jobs);
+    ls_rows_format(&t->run.cases, &(ls_case_settings){.seed = 0},
+                   &(ls_row){.requirement = "Q1", .judge = judge}, "%s", text);
+}
+
+static void begin(trial *t, const char *body, ls_case_judge *judge)
+{
+    memset(t, 0, sizeof *t);
+    fake_folder(t->folder, sizeof t->folder);
+    FILE *file = fake_open(t->folder, "trainer.sh");
     fprintf(file, "%s%s\n", prelude, body);
     fclose(file);
+    ls_text_put(t->subject, sizeof t->subject, "sh %s/trainer.sh", t->folder);
+    ls_text_put(t->run.directory, sizeof t->run.directory, "%s/run", t->folder);
+    t->run.site = (ls_matrix_site){
+        .subject = t->subject, .run_directory = t->run.directory, .device = "cpu", .cores = 2};
+    ls_text_put(t->run.claim_name, sizeof t->run.claim_name, "all");
+    ls_select_add(&t->run.claim, "*", "");
+    add(t, judge, "resnet20");
 }
 
-/* A run of one case of two ranks and two steps. */
-static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes,
-                    ls_case_judge *judge)
+static void go(trial *t)
 {
-    memset(run, 0, sizeof *run);
-    ls_text_put(subject, bytes, "sh %s/trainer.sh", folder);
-    ls_text_put(run->directory, sizeof run->directory, "%s/run", folder);
-    run->site = (ls_matrix_site){
-        .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
-    ls_text_put(run->claim_name, sizeof run->claim_name, "all");
-    ls_select_add(&run->claim, "*", "");
-    ls_rows_format(&run->cases, &(ls_case_settings){.seed = 0},
-                   &(ls_row){.requirement = "Q1", .judge = judge},
-                   "subject.fake: resnet20 w2 limit=20");
+    ls_runner_plan(&t->run);
+    ck_assert_int_eq(ls_runner_open(&t->run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&t->run), LS_OK);
+    ls_headline_decide(&t->run, &t->headline);
 }
 
-static void go(ls_run *run, ls_headline *headline)
+static void end(trial *t)
 {
-    ls_runner_plan(run);
-    ck_assert_int_eq(ls_runner_open(run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(run), LS_OK);
-    ls_headline_decide(run, headline);
+    ls_runner_free(&t->run);
+    ls_path_remove_tree(t->folder);
+}
+
+static void expect(const ls_verdict *seen, ls_verdict_code code, const char *evidence,
+                   const char *what)
+{
+    ck_assert_msg(seen->code == code && strstr(seen->evidence, evidence) != NULL, "'%s': %s %s",
+                  what, ls_verdict_name(seen->code), seen->evidence);
 }
 
 LOOP_TEST(one_fault_each_is_named, FAULTS)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    write_script(folder, fault[_i].script);
-    ls_run run;
-    ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, judge_steps);
-    go(&run, &headline);
-    ck_assert_msg(run.verdict[0].code == fault[_i].code, "'%s': %s %s", fault[_i].script,
-                  ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);
-    ck_assert_msg(strstr(run.verdict[0].evidence, fault[_i].evidence) != NULL, "'%s': %s",
-                  fault[_i].script, run.verdict[0].evidence);
-    ck_assert_int_eq(headline.correct == LS_CORRECT_YES, fault[_i].code == LS_PASS);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    trial t;
+    begin(&t, fault[_i].script, judge_steps);
+    go(&t);
+    expect(&t.run.verdict[0], fault[_i].code, fault[_i].evidence, fault[_i].script);
+    ck_assert_int_eq(t.headline.correct == LS_CORRECT_YES, fault[_i].code == LS_PASS);
+    end(&t);
 }
 
 static pid_t read_pid(const char *folder, const char *name)
@@ -152,35 +165,28 @@ static pid_t read_pid(const char *folder, const char *name)
 
 TEST(a_hanging_subject_times_out_and_leaves_nothing)
 {
-    char folder[64], subject[200], body[600];
-    fake_folder(folder, sizeof folder);
+    trial t;
     /* a child in the group, one in a session of its own, and that one's child in a third */
-    ls_text_put(body, sizeof body,
-                "start; step 1\n"
-                "sleep 300 & echo $! > %s/child.$RANK\n"
-                "setsid sh -c 'echo $$ > %s/orphan.$RANK; setsid sleep 300 & echo $! > "
-                "%s/far.$RANK; sleep 300' &\n"
-                "sleep 300",
-                folder, folder, folder);
-    write_script(folder, body);
-    ls_run run;
-    ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, judge_steps);
-    run.cases.row[0].job[0].limit_s = 1.5;
-    go(&run, &headline);
-    ck_assert_int_eq(run.verdict[0].code, LS_TIMEOUT);
-    ck_assert_ptr_nonnull(strstr(run.verdict[0].evidence, "still running after"));
-    ck_assert_int_eq(headline.correct, LS_CORRECT_NO);
-    ck_assert_double_lt(run.record[0].seconds, 1.5 + 5 + 2);
+    begin(&t,
+          "export here; start; step 1\n"
+          "sleep 300 & echo $! > $here/child.$RANK\n"
+          "setsid sh -c 'echo $$ > $here/orphan.$RANK; setsid sleep 300 & echo $! > "
+          "$here/far.$RANK; sleep 300' &\n"
+          "sleep 300",
+          judge_steps);
+    t.run.cases.row[0].job[0].limit_s = 1.5;
+    go(&t);
+    expect(&t.run.verdict[0], LS_TIMEOUT, "still running after", "sleep");
+    ck_assert_int_eq(t.headline.correct, LS_CORRECT_NO);
+    ck_assert_double_lt(t.run.record[0].seconds, 1.5 + 5 + 2);
     for (int i = 0; i < 6; i++) {
         static const char *const names[] = {"child.0",  "child.1", "orphan.0",
                                             "orphan.1", "far.0",   "far.1"};
-        pid_t pid = read_pid(folder, names[i]);
+        pid_t pid = read_pid(t.folder, names[i]);
         ck_assert_msg(kill(pid, 0) != 0 && errno == ESRCH, "%s (%d) is still there", names[i],
                       (int)pid);
     }
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    end(&t);
 }
 
 TEST(dumps_that_cannot_be_read_fail)
@@ -194,50 +200,39 @@ TEST(dumps_that_cannot_be_read_fail)
         "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"; finish",
     };
     for (size_t i = 0; i < sizeof body / sizeof *body; i++) {
-        char folder[64], subject[200];
-        fake_folder(folder, sizeof folder);
-        write_script(folder, body[i]);
-        ls_run run;
-        ls_headline headline;
-        prepare(&run, folder, subject, sizeof subject, ls_judge_gradients);
-        ls_text_put(run.cases.row[0].job[0].dump_steps, 64, "2");
-        go(&run, &headline);
-        ck_assert_int_eq(run.verdict[0].code, LS_FAIL);
-        ck_assert_ptr_nonnull(strstr(run.verdict[0].evidence, i == 0 ? "wrote no dump" : "step 2"));
-        ls_runner_free(&run);
-        ls_path_remove_tree(folder);
+        trial t;
+        begin(&t, body[i], ls_judge_gradients);
+        ls_text_put(t.run.cases.row[0].job[0].dump_steps, 64, "2");
+        go(&t);
+        expect(&t.run.verdict[0], LS_FAIL, i == 0 ? "wrote no dump" : "step 2", body[i]);
+        end(&t);
     }
 }
 
 /* Runs a good subject that knows resnet8 only, for cases of it and of others. */
 TEST(a_subject_that_supports_three_cases_is_not_correct)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    write_script(folder, "case \"$*\" in *resnet8\\ *) ;; *) echo '{\"event\":\"unsupported\","
-                         "\"schema\":1,\"option\":\"--arch\",\"why\":\"resnet8 only\"}' > "
-                         "\"$out\"; exit 4 ;; esac\n"
-                         "start; step 1; step 2; finish");
-    ls_run run;
-    ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, judge_steps);
+    trial t;
+    begin(&t,
+          "case \"$*\" in *resnet8\\ *) ;; *) echo '{\"event\":\"unsupported\","
+          "\"schema\":1,\"option\":\"--arch\",\"why\":\"resnet8 only\"}' > "
+          "\"$out\"; exit 4 ;; esac\n"
+          "start; step 1; step 2; finish",
+          judge_steps);
     for (int i = 1; i < 6; i++) {
-        ls_rows_format(&run.cases, &(ls_case_settings){.seed = 0},
-                       &(ls_row){.requirement = "Q1", .judge = judge_steps},
-                       "subject.fake%d: %s w2 limit=20 repeat=%d", i,
-                       i < 4 ? "resnet8" : "resnet20", i);
+        LS_TEXT(jobs, 40, "%s repeat=%d", i < 4 ? "resnet8" : "resnet20", i);
+        add(&t, judge_steps, jobs);
     }
-    go(&run, &headline);
+    go(&t);
     int passed = 0, unsupported = 0;
-    for (int c = 0; c < run.cases.count; c++) {
-        passed += run.verdict[c].code == LS_PASS;
-        unsupported += run.verdict[c].code == LS_UNSUPPORTED;
+    for (int c = 0; c < t.run.cases.count; c++) {
+        passed += t.run.verdict[c].code == LS_PASS;
+        unsupported += t.run.verdict[c].code == LS_UNSUPPORTED;
     }
     ck_assert_int_eq(passed, 3);
     ck_assert_int_eq(unsupported, 3);
-    ck_assert_int_eq(headline.correct, LS_CORRECT_NOT_SHOWN);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    ck_assert_int_eq(t.headline.correct, LS_CORRECT_NOT_SHOWN);
+    end(&t);
 }
 
 /* Two jobs of two ranks and the question whether it starts at all; `asked`: how often it ran. */
@@ -261,57 +256,43 @@ static const struct start {
 ROWS_TEST(whether_it_starts_is_asked_once, starts)
 {
     const struct start *s = &starts[_i];
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    LS_TEXT(body, 600, "echo x >> %s/asked; %s", folder, s->script);
-    write_script(folder, body);
-    ls_run run;
-    ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, judge_steps);
-    ls_rows_format(&run.cases, &(ls_case_settings){.seed = 0},
-                   &(ls_row){.requirement = "Q1", .judge = judge_steps},
-                   "subject.fake1: resnet20 w2 limit=20 repeat=1");
-    go(&run, &headline);
-    for (int c = 0; c < run.cases.count; c++) {
-        ck_assert_msg(run.verdict[c].code == s->code &&
-                          strstr(run.verdict[c].evidence, s->evidence) != NULL,
-                      "'%s': %s %s", s->script, ls_verdict_name(run.verdict[c].code),
-                      run.verdict[c].evidence);
+    trial t;
+    LS_TEXT(body, 600, "echo x >> $here/asked; %s", s->script);
+    begin(&t, body, judge_steps);
+    add(&t, judge_steps, "resnet20 repeat=1");
+    go(&t);
+    for (int c = 0; c < t.run.cases.count; c++) {
+        expect(&t.run.verdict[c], s->code, s->evidence, s->script);
     }
-    ck_assert_int_eq(headline.status == LS_ERR_INFRA, s->code == LS_INFRA);
-    LS_TEXT(path, 200, "%s/asked", folder);
+    ck_assert_int_eq(t.headline.status == LS_ERR_INFRA, s->code == LS_INFRA);
+    LS_TEXT(path, 200, "%s/asked", t.folder);
     char *asked = ls_text_read(path);
     ck_assert_int_eq(strlen(asked), 2 * (size_t)s->asked);
     free(asked);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    end(&t);
 }
 
 /* Our trainer at O0, with its record and dumps rewritten to say O2. */
 TEST(o2_computed_in_fp32_is_not_correct)
 {
-    char folder[64], subject[200], program[1024], body[3000];
-    fake_folder(folder, sizeof folder);
+    trial t;
+    char program[1024];
     ls_path_program(program, sizeof program);
-    ls_text_put(body, sizeof body,
-                "%s/../lockstep-train $(echo \"$*\" | sed s/opt-level=O2/opt-level=O0/) || exit\n"
-                "export LC_ALL=C\n"
-                "sed -i 's/\"opt-level\":\"O0\"/\"opt-level\":\"O2\"/' \"$out\"\n"
-                "sed -i 's/\"opt_level\":\"O0\"/\"opt_level\":\"O2\"/' "
-                "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"",
-                program);
-    write_script(folder, body);
-    ls_run run;
-    ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject, ls_judge_gradients);
+    LS_TEXT(body, 3000,
+            "%s/../lockstep-train $(echo \"$*\" | sed s/opt-level=O2/opt-level=O0/) || exit\n"
+            "export LC_ALL=C\n"
+            "sed -i 's/\"opt-level\":\"O0\"/\"opt-level\":\"O2\"/' \"$out\"\n"
+            "sed -i 's/\"opt_level\":\"O0\"/\"opt_level\":\"O2\"/' "
+            "\"$LS_RUN_DIR/dump/step000002.rank$RANK.safetensors\"",
+            program);
+    begin(&t, body, ls_judge_gradients);
     ls_case_settings settings = {.seed = 7, .bench = NULL};
-    run.cases.row[0].job[0] = ls_rows_spec(&settings, "O2 b0.1 dump=1,2");
-    go(&run, &headline);
-    ck_assert_msg(run.verdict[0].code == LS_WEAK || run.verdict[0].code == LS_FAIL, "%s %s",
-                  ls_verdict_name(run.verdict[0].code), run.verdict[0].evidence);
-    ck_assert_int_ne(headline.correct, LS_CORRECT_YES);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    t.run.cases.row[0].job[0] = ls_rows_spec(&settings, "O2 b0.1 dump=1,2");
+    go(&t);
+    ck_assert_msg(t.run.verdict[0].code == LS_WEAK || t.run.verdict[0].code == LS_FAIL, "%s %s",
+                  ls_verdict_name(t.run.verdict[0].code), t.run.verdict[0].evidence);
+    ck_assert_int_ne(t.headline.correct, LS_CORRECT_YES);
+    end(&t);
 }
 
 /* Four steps of two ranks with one wrong member; %d is the step. */
@@ -367,8 +348,7 @@ ROWS_TEST(events_that_say_something_else_fail, lie)
     ls_verdict verdict;
     memset(&verdict, 0, sizeof verdict);
     row->judge(row, &record, &verdict);
-    ck_assert_msg(verdict.code == lie[_i].code, "%s %s: %s %s", lie[_i].id, lie[_i].step,
-                  ls_verdict_name(verdict.code), verdict.evidence);
+    expect(&verdict, lie[_i].code, "", lie[_i].id);
     ls_record_free(&record);
     ls_rows_free(&list);
     ls_path_remove_tree(folder);
@@ -393,29 +373,25 @@ TEST(the_page_shows_the_example)
  * names and types change to others of the same length. */
 static ls_verdict judge_edited(const char *id, const char *script)
 {
-    char folder[64], subject[200], program[1024], body[4000];
-    fake_folder(folder, sizeof folder);
+    trial t;
+    char program[1024];
     ls_path_program(program, sizeof program);
-    ls_text_put(body, sizeof body,
-                "%s/../lockstep-train \"$@\"; code=$?\nexport LC_ALL=C\n"
-                "events() { sed -i \"$1\" \"$out\"; }\n"
-                "dumps() { sed -i \"$2\" \"$LS_RUN_DIR\"/dump/step00000$1.rank$RANK.safetensors; "
-                "}\n%s\nexit $code",
-                program, script);
-    write_script(folder, body);
-    ls_run run;
-    ls_headline headline;
+    LS_TEXT(body, 4000,
+            "%s/../lockstep-train \"$@\"; code=$?\nexport LC_ALL=C\n"
+            "events() { sed -i \"$1\" \"$out\"; }\n"
+            "dumps() { sed -i \"$2\" \"$LS_RUN_DIR\"/dump/step00000$1.rank$RANK.safetensors; "
+            "}\n%s\nexit $code",
+            program, script);
+    begin(&t, body, judge_steps);
     ls_case_settings settings = {.seed = 7, .bench = NULL};
     ls_case_list list = {0, 0, NULL};
     ls_cases_all(&settings, &list);
-    prepare(&run, folder, subject, sizeof subject, judge_steps);
     ck_assert_ptr_nonnull(fake_case(&list, id));
-    run.cases.row[0] = *fake_case(&list, id);
-    go(&run, &headline);
-    ls_verdict verdict = run.verdict[0];
-    ls_runner_free(&run);
+    t.run.cases.row[0] = *fake_case(&list, id);
+    go(&t);
+    ls_verdict verdict = t.run.verdict[0];
     ls_rows_free(&list);
-    ls_path_remove_tree(folder);
+    end(&t);
     return verdict;
 }
 
@@ -449,8 +425,7 @@ TEST(a_dump_may_leave_out_what_the_page_says)
     static const char *const judged[] = {"subject.dump.o0.w2", "gradients.o0.w2.b0.1mb"};
     for (size_t i = 0; i < sizeof judged / sizeof *judged; i++) {
         ls_verdict verdict = judge_without(judged[i], hidden, HIDDEN);
-        ck_assert_msg(verdict.code == LS_PASS, "%s: %s %s", judged[i],
-                      ls_verdict_name(verdict.code), verdict.evidence);
+        expect(&verdict, LS_PASS, "", judged[i]);
     }
 }
 
@@ -468,9 +443,7 @@ TEST(metadata_that_is_missing_where_it_matters_fails)
     };
     for (size_t i = 0; i < sizeof gap / sizeof *gap; i++) {
         ls_verdict verdict = judge_without(gap[i].id, &gap[i].hidden, 1);
-        ck_assert_msg(verdict.code == LS_FAIL && strstr(verdict.evidence, gap[i].evidence) != NULL,
-                      "%s without %s: %s %s", gap[i].id, gap[i].hidden,
-                      ls_verdict_name(verdict.code), verdict.evidence);
+        expect(&verdict, LS_FAIL, gap[i].evidence, gap[i].hidden);
     }
 }
 
@@ -524,9 +497,8 @@ ROWS_TEST(what_is_left_out_does_not_pass, omission)
 {
     const struct omission *o = &omission[_i];
     ls_verdict verdict = judge_edited(o->id, o->script);
-    ck_assert_msg(verdict.code == o->code && strstr(verdict.evidence, o->evidence) != NULL,
-                  "%s, %s: %s %s", o->id, o->script, ls_verdict_name(verdict.code),
-                  verdict.evidence);
+    LS_TEXT(what, 400, "%s, %s", o->id, o->script);
+    expect(&verdict, o->code, o->evidence, what);
 }
 
 /* The program itself: no case is no success. */
