@@ -5,15 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "harness/run/matrix_bench.h"
 #include "kernels/core/text.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/path.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
 #include "suite/cases/gradients/timed_parts.h"
 #include "suite/unit/run_suite.h"
+#include "suite_fake.h"
 
 enum { TENSORS = 4 };
 
@@ -39,11 +40,6 @@ typedef enum plant {
     MISSING,
 } plant;
 
-typedef struct folder {
-    char path[64];
-    ls_record record;
-} folder;
-
 /* noise: relative error of each element, normal */
 static float value_of(int t, int64_t i, double noise, plant planted)
 {
@@ -61,19 +57,28 @@ static float value_of(int t, int64_t i, double noise, plant planted)
     return planted == NOT_FINITE && conv && i == 7 ? INFINITY : (float)value;
 }
 
-static void make(folder *f, double noise, plant planted)
+/* A job's folder, and one in it for the dumps. */
+static ls_record make_folder(int world)
 {
-    char path[160];
-    ls_text_put(f->path, sizeof f->path, "/tmp/ls_timed_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(f->path));
-    memset(&f->record, 0, sizeof f->record);
-    ls_text_put(f->record.directory, sizeof f->record.directory, "%s", f->path);
-    f->record.world = 1;
-    ls_text_put(path, sizeof path, "%s/dump", f->path);
+    ls_record record = {.world = world};
+    fake_folder(record.directory, sizeof record.directory);
+    LS_TEXT(path, 600, "%s/dump", record.directory);
     ck_assert_int_eq(mkdir(path, 0777), 0);
-    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", f->path);
+    return record;
+}
+
+static ls_safetensors_writer *open_dump(const ls_record *record, int rank)
+{
     ls_safetensors_writer *writer = NULL;
+    LS_TEXT(path, 600, "%s/dump/step000001.rank%d.safetensors", record->directory, rank);
     ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    return writer;
+}
+
+static ls_record make(double noise, plant planted)
+{
+    ls_record record = make_folder(1);
+    ls_safetensors_writer *writer = open_dump(&record, 0);
     float value[1000];
     for (int t = 0; t < TENSORS; t++) {
         ls_shape shape = {1, {tensor[t].count}};
@@ -88,25 +93,20 @@ static void make(folder *f, double noise, plant planted)
     ls_shape bits = {1, {2}};
     ls_safetensors_add_copy(writer, "branch/000", LS_U8, &bits, branch);
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    return record;
 }
 
-static void drop(folder *f)
+static void drop(ls_record *record)
 {
-    char path[160];
-    ls_text_put(path, sizeof path, "%s/dump/step000001.rank0.safetensors", f->path);
-    unlink(path);
-    ls_text_put(path, sizeof path, "%s/dump", f->path);
-    rmdir(path);
-    rmdir(f->path);
+    ls_path_remove_tree(record->directory);
+    ls_record_free(record);
 }
 
 static bool compare(plant planted, double noise, ls_timed_parts *parts, ls_verdict *verdict)
 {
-    folder subject, reference;
-    make(&subject, noise, planted);
-    make(&reference, 0, CLEAN);
+    ls_record subject = make(noise, planted), reference = make(0, CLEAN);
     memset(verdict, 0, sizeof *verdict);
-    bool good = ls_timed_parts_measure(&subject.record, &reference.record, 1, 1, parts, verdict);
+    bool good = ls_timed_parts_measure(&subject, &reference, 1, 1, parts, verdict);
     drop(&subject);
     drop(&reference);
     return good;
@@ -168,15 +168,13 @@ TEST(what_cannot_be_compared)
     ls_verdict verdict;
     ck_assert(compare(NOT_FINITE, 0, &parts, &verdict));
     ck_assert(!parts.finite);
-    folder full, lacking;
-    make(&full, 0, CLEAN);
-    make(&lacking, 0, MISSING);
+    ls_record full = make(0, CLEAN), lacking = make(0, MISSING);
     memset(&verdict, 0, sizeof verdict);
-    ck_assert(!ls_timed_parts_measure(&full.record, &lacking.record, 1, 1, &parts, &verdict));
+    ck_assert(!ls_timed_parts_measure(&full, &lacking, 1, 1, &parts, &verdict));
     ck_assert_int_eq(verdict.code, LS_FAIL);
     ck_assert_ptr_nonnull(strstr(verdict.evidence, "bn1.weight"));
     memset(&verdict, 0, sizeof verdict);
-    ck_assert(!ls_timed_parts_measure(&full.record, &full.record, 2, 1, &parts, &verdict));
+    ck_assert(!ls_timed_parts_measure(&full, &full, 2, 1, &parts, &verdict));
     ck_assert_int_eq(verdict.code, LS_FAIL);
     drop(&full);
     drop(&lacking);
@@ -184,13 +182,10 @@ TEST(what_cannot_be_compared)
 
 TEST(forwards_are_told_apart)
 {
-    folder a, b, c;
+    ls_record a = make(0, CLEAN), b = make(1e-3, CLEAN), c = make(0, LAST_ZEROED);
     char text[120];
-    make(&a, 0, CLEAN);
-    make(&b, 1e-3, CLEAN);
-    make(&c, 0, LAST_ZEROED);
-    ck_assert(ls_timed_parts_same_forward(&a.record, &b.record, text, sizeof text));
-    ck_assert(!ls_timed_parts_same_forward(&a.record, &c.record, text, sizeof text));
+    ck_assert(ls_timed_parts_same_forward(&a, &b, text, sizeof text));
+    ck_assert(!ls_timed_parts_same_forward(&a, &c, text, sizeof text));
     ck_assert_str_eq(text, "rank=0: branch/000");
     drop(&a);
     drop(&b);
@@ -246,12 +241,9 @@ typedef struct job {
 #define GPU "{\"host_memory\":false,\"options\":{\"deterministic\":false}}"
 #define GPU_REPEATS "{\"host_memory\":false,\"options\":{\"deterministic\":true}}"
 
-static void write_dump(const char *folder, int rank, const job *j)
+static void write_dump(const ls_record *record, int rank, const job *j)
 {
-    char path[160];
-    ls_safetensors_writer *writer = NULL;
-    ls_text_put(path, sizeof path, "%s/dump/step000001.rank%d.safetensors", folder, rank);
-    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    ls_safetensors_writer *writer = open_dump(record, rank);
     enum { COUNT = 4096 };
     static float local[COUNT], grad[COUNT];
     for (uint64_t i = 0; rank == 0 && i < COUNT; i++) {
@@ -269,17 +261,13 @@ static void write_dump(const char *folder, int rank, const job *j)
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
 }
 
-static void make_job(const job *j, ls_record *out)
+static ls_record make_job(const job *j)
 {
-    char path[600];
-    *out = (ls_record){.directory = "/tmp/ls_timed_XXXXXX", .world = 2};
-    ck_assert_ptr_nonnull(mkdtemp(out->directory));
-    ls_text_put(path, sizeof path, "%s/dump", out->directory);
-    ck_assert_int_eq(mkdir(path, 0777), 0);
-    out->rank = calloc(2, sizeof *out->rank);
+    ls_record record = make_folder(2);
+    record.rank = calloc(2, sizeof *record.rank);
     for (int rank = 0; rank < 2; rank++) {
-        write_dump(out->directory, rank, j);
-        ls_record_rank *r = &out->rank[rank];
+        write_dump(&record, rank, j);
+        ls_record_rank *r = &record.rank[rank];
         r->start = cJSON_Parse(j->start);
         r->step_count = 1;
         r->step = calloc(1, sizeof *r->step);
@@ -287,20 +275,7 @@ static void make_job(const job *j, ls_record *out)
         ls_text_put(r->step->loss_bits, sizeof r->step->loss_bits, "%s",
                     rank == 1 ? j->loss : "40000000");
     }
-}
-
-static void drop_job(ls_record *record)
-{
-    char path[600];
-    for (int rank = 0; rank < 2; rank++) {
-        ls_text_put(path, sizeof path, "%s/dump/step000001.rank%d.safetensors", record->directory,
-                    rank);
-        unlink(path);
-    }
-    ls_text_put(path, sizeof path, "%s/dump", record->directory);
-    rmdir(path);
-    rmdir(record->directory);
-    ls_record_free(record);
+    return record;
 }
 
 static const struct order {
@@ -349,15 +324,13 @@ ROWS_TEST(order_is_judged, orders)
         row = strncmp(list.row[i].id, "gradients.order.", 16) == 0 ? &list.row[i] : row;
     }
     ck_assert_ptr_nonnull(row);
-    ls_record record[2];
-    make_job(&o->subject, &record[0]);
-    make_job(&clean, &record[1]);
+    ls_record record[2] = {make_job(&o->subject), make_job(&clean)};
     ls_verdict verdict = {0};
     row->judge(row, record, &verdict);
     ck_assert_msg(verdict.code == o->code && strstr(verdict.evidence, o->evidence) != NULL,
                   "%d: %s", (int)verdict.code, verdict.evidence);
-    drop_job(&record[0]);
-    drop_job(&record[1]);
+    drop(&record[0]);
+    drop(&record[1]);
     ls_rows_free(&list);
     ls_matrix_free(&jobs);
 }
@@ -385,10 +358,7 @@ LOOP_TEST(o0_is_followed_on_a_device, 2)
     ls_case_settings settings = {.bench = &jobs};
     ls_case_list list = {0, 0, NULL};
     ls_gradients_timed_cases(&settings, &list);
-    const ls_case *row = NULL;
-    for (int i = 0; i < list.count; i++) {
-        row = strcmp(list.row[i].id, "gradients.timed.o0.w3.b25mb") == 0 ? &list.row[i] : row;
-    }
+    const ls_case *row = fake_case(&list, "gradients.timed.o0.w3.b25mb");
     ck_assert_ptr_nonnull(row);
     char id[96];
     ls_matrix_id(&row->job[0], id);
