@@ -13,44 +13,6 @@
 
 enum { SIDE = 32, PIXELS = SIDE * SIDE, IMAGE = 3 * PIXELS, PAD = 4 };
 
-/* ---- where an image is cropped --------------------------------------------------------------- */
-
-/* RandomCrop(32, padding=4) and RandomHorizontalFlip after torch.manual_seed(key) on an image whose
- * pixels say their places: torch 2.15 and torchvision 0.29. */
-static const struct drawn {
-    uint64_t seed;
-    int64_t epoch, index;
-    int top, left;
-    bool flip;
-} draws[] = {
-    {0, 0, 0, 8, 0, true},     {4, 0, 780, 7, 1, false},   {1, 0, 1560, 8, 4, false},
-    {5, 0, 2340, 7, 3, true},  {2, 0, 3120, 3, 8, false},  {6, 0, 3900, 7, 3, true},
-    {3, 0, 4680, 0, 3, true},  {0, 0, 5460, 8, 0, true},   {4, 0, 6240, 8, 6, true},
-    {1, 1, 7020, 4, 8, true},  {5, 1, 7800, 2, 2, true},   {2, 1, 8580, 7, 8, true},
-    {6, 1, 9360, 7, 0, false}, {3, 1, 10140, 7, 1, false}, {0, 1, 10920, 4, 8, true},
-    {4, 1, 11700, 3, 8, true}, {1, 1, 12480, 5, 5, false},
-};
-
-static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *out)
-{
-    const int count = sizeof draws / sizeof draws[0];
-    (void)row;
-    (void)job;
-    for (int i = 0; i < count; i++) {
-        const struct drawn *d = &draws[i];
-        ls_transform_crop have = ls_transform_draw_padded(d->seed, d->epoch, d->index, SIDE, PAD);
-        if (have.top != d->top || have.left != d->left || have.flip != d->flip ||
-            have.width != SIDE || have.height != SIDE) {
-            ls_verdict_fail(out,
-                            "image %lld, seed %llu, epoch %lld: at %d,%d, flip %d; torchvision: "
-                            "%d,%d, flip %d",
-                            (long long)d->index, (unsigned long long)d->seed, (long long)d->epoch,
-                            have.left, have.top, have.flip, d->left, d->top, d->flip);
-        }
-    }
-    ls_verdict_pass(out, count, "%d crops and flips are torchvision's", count);
-}
-
 /* ---- what the loader gives ------------------------------------------------------------------- */
 
 struct kind {
@@ -255,7 +217,6 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     }
 
 static const ls_row rows[] = {
-    {"data.cifar.crop", "I23", judge_draws},
     {"data.cifar.files.10", "I23", judge_files, NULL, &kinds[0]},
     {"data.cifar.files.100", "I23", judge_files, NULL, &kinds[1]},
     {"data.cifar.epochs.10.w2", "I23", judge_epochs,

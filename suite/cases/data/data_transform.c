@@ -110,14 +110,21 @@ static void judge_crop(const ls_case *row, const ls_record *job, ls_verdict *out
                     feature_name[which], DRAWS, d, apart.value);
 }
 
-/* What torchvision 0.29 with torch 2.15 draws after torch.manual_seed(ls_transform_key(...)):
- * RandomResizedCrop.get_params, then torch.rand(1) < 0.5. */
-static const struct drawn {
+/* What torchvision 0.29 with torch 2.15 draws after torch.manual_seed(ls_transform_key(...)). */
+typedef struct drawn {
     uint64_t seed;
     int64_t epoch, index;
     int width, height;
     ls_transform_crop crop;
-} draws[] = {
+} drawn;
+
+typedef struct draws {
+    int count, pad; /* pad 0: none */
+    const drawn *draw;
+} draws;
+
+/* RandomResizedCrop.get_params, then torch.rand(1) < 0.5. */
+static const drawn resized[] = {
     {0, 0, 0, 500, 375, {17, 80, 294, 343, true}},
     {4, 0, 52, 10, 1000, {493, 0, 13, 10, true}},
     {2, 0, 117, 64, 64, {15, 20, 49, 40, false}},
@@ -144,15 +151,32 @@ static const struct drawn {
     {2, 1, 10400, 640, 260, {10, 91, 157, 175, false}},
 };
 
+/* RandomCrop(32, padding=4) and RandomHorizontalFlip, on an image whose pixels say their places. */
+#define OF_32(seed, epoch, index, top, left, flip) \
+    {                                              \
+        seed, epoch, index, 32, 32,                \
+        {                                          \
+            top, left, 32, 32, flip                \
+        }                                          \
+    }
+static const drawn padded[] = {
+    OF_32(0, 0, 0, 8, 0, true),     OF_32(4, 0, 780, 7, 1, false),   OF_32(1, 0, 1560, 8, 4, false),
+    OF_32(5, 0, 2340, 7, 3, true),  OF_32(2, 0, 3120, 3, 8, false),  OF_32(6, 0, 3900, 7, 3, true),
+    OF_32(3, 0, 4680, 0, 3, true),  OF_32(0, 0, 5460, 8, 0, true),   OF_32(4, 0, 6240, 8, 6, true),
+    OF_32(1, 1, 7020, 4, 8, true),  OF_32(5, 1, 7800, 2, 2, true),   OF_32(2, 1, 8580, 7, 8, true),
+    OF_32(6, 1, 9360, 7, 0, false), OF_32(3, 1, 10140, 7, 1, false), OF_32(0, 1, 10920, 4, 8, true),
+    OF_32(4, 1, 11700, 3, 8, true), OF_32(1, 1, 12480, 5, 5, false),
+};
+
 static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
-    const int count = sizeof draws / sizeof draws[0];
-    (void)row;
+    const draws *all = row->data;
     (void)job;
-    for (int i = 0; i < count; i++) {
-        const struct drawn *d = &draws[i];
+    for (int i = 0; i < all->count; i++) {
+        const drawn *d = &all->draw[i];
         ls_transform_crop have =
-            ls_transform_draw(d->seed, d->epoch, d->index, d->width, d->height);
+            all->pad > 0 ? ls_transform_draw_padded(d->seed, d->epoch, d->index, d->width, all->pad)
+                         : ls_transform_draw(d->seed, d->epoch, d->index, d->width, d->height);
         if (have.top != d->crop.top || have.left != d->crop.left || have.height != d->crop.height ||
             have.width != d->crop.width || have.flip != d->crop.flip) {
             ls_verdict_fail(out,
@@ -164,7 +188,7 @@ static void judge_draws(const ls_case *row, const ls_record *job, ls_verdict *ou
                             d->crop.flip);
         }
     }
-    ls_verdict_pass(out, count, "%d crops and flips are torchvision's", count);
+    ls_verdict_pass(out, all->count, "%d crops and flips are torchvision's", all->count);
 }
 
 static const ls_tol coin = LS_TOL(0.016, "4.5 standard deviations of the mean of 20000 coins");
@@ -309,8 +333,11 @@ static void judge_resample(const ls_case *row, const ls_record *job, ls_verdict 
     ls_verdict_pass(out, compared, "%d values lie where the crop does", compared);
 }
 
+#define COUNT(table) (sizeof(table) / sizeof *(table))
+
 static const ls_row rows[] = {
-    {"data.crop.torch", "I9", judge_draws},
+    {"data.crop.torch", "I9", judge_draws, NULL, &(const draws){COUNT(resized), 0, resized}},
+    {"data.cifar.crop", "I23", judge_draws, NULL, &(const draws){COUNT(padded), 4, padded}},
     {"data.flip.share", "I9", judge_flip},
     {"data.flip.epochs", "I10", judge_flip_again, NULL, &(const bool){false}},
     {"data.flip.seeds", "I10", judge_flip_again, NULL, &(const bool){true}},
