@@ -181,23 +181,6 @@ static ls_status run_all(bounds *b, uint64_t first, int seeds, int planted)
     return LS_OK;
 }
 
-static ls_status check_only(const char *only)
-{
-    const char *names[SETTINGS];
-    for (int k = 0; k < SETTINGS; k++) {
-        names[k] = setting[k].name;
-        if (only == NULL || strcmp(only, setting[k].name) == 0) {
-            return LS_OK;
-        }
-    }
-    char all[400] = "allowed: ", hint[400];
-    for (int k = 0; k < SETTINGS; k++) {
-        ls_text_add(all, sizeof all, "%s%s", k == 0 ? "" : ", ", names[k]);
-    }
-    ls_text_suggest(hint, sizeof hint, only, names, SETTINGS, all);
-    return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", only, hint);
-}
-
 /* Rows are added to those of earlier runs; without these the tables would lose them. */
 static ls_status check_rows(const char *folder)
 {
@@ -247,7 +230,11 @@ int ls_bounds_main(int count, char **argument)
     LS_TRY(ls_command_whole("--seeds", b.seeds, 1, SEEDS_MOST, &seeds));
     LS_TRY(ls_command_whole("--planted", b.planted, 0, SEEDS_MOST, &planted));
     LS_TRY(ls_command_seed("--first-seed", b.first_seed, &first_seed));
-    LS_TRY(check_only(b.only));
+    const char *names[SETTINGS];
+    for (int k = 0; k < SETTINGS; k++) {
+        names[k] = setting[k].name;
+    }
+    LS_TRY(ls_command_choice("--only", b.only, names, SETTINGS));
     ls_command_absolute(b.out, b.folder, sizeof b.folder);
     LS_TRY(ls_path_make_chosen(b.folder, LS_COMMAND_OUT_HINT));
     LS_TRY(check_rows(b.folder));

@@ -4,7 +4,7 @@
 #define LS_COMMANDS_H
 
 int ls_bench_main(int count, char **argument);
-int ls_jobs_main(int count, char **argument);
+int ls_bench_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
 int ls_merge_main(int count, char **argument);
 int ls_judge_main(int count, char **argument);

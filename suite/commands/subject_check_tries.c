@@ -84,57 +84,45 @@ static bool is_given_again(const ls_job *job, int index, const char *name)
     return false;
 }
 
-/* Calls visit with each option of the command: name and value, which is "" for a flag. */
-static void each_option(const ls_job *job,
-                        void (*visit)(void *context, const char *name, const char *value),
-                        void *context)
+typedef struct option {
+    char name[48], word[64]; /* word: what is left of the value */
+    const char *value;       /* "" of a flag */
+    int precision;           /* index of `precision`, or -1 */
+} option;
+
+/* The next option of the command. *at starts with first_option. */
+static bool next_option(const ls_job *job, int *at, option *out)
 {
-    for (int i = first_option(job); i < job->command.count; i++) {
-        const char *word = job->command.word[i], *next = job->command.word[i + 1];
+    while (*at < job->command.count) {
+        int index = (*at)++;
+        const char *word = job->command.word[index], *next = job->command.word[index + 1];
         if (word[0] != '-') {
             continue;
         }
-        LS_TEXT(name, 48, "%.*s", (int)strcspn(word, "="), word);
+        ls_text_put(out->name, sizeof out->name, "%.*s", (int)strcspn(word, "="), word);
         const char *equals = strchr(word, '=');
         bool apart = equals == NULL && next != NULL && next[0] != '-';
-        if (!is_given_again(job, i, name)) {
-            visit(context, name, equals != NULL ? equals + 1 : apart ? next : "");
+        if (!is_given_again(job, index, out->name)) {
+            out->value = equals != NULL ? equals + 1 : apart ? next : "";
+            out->precision = precision_of(out->name);
+            word_of(out->value, out->word, sizeof out->word);
+            return true;
         }
     }
+    return false;
 }
 
-typedef struct listing {
-    ls_subject_check *check;
-    struct ls_subject_job *job;
-    int capacity;
-    char precision[PRECISIONS][64];
-} listing;
-
-static void add_setting(listing *l, const char *name, const char *word)
+static void add_setting(ls_subject_check *check, struct ls_subject_job *job, int *capacity,
+                        const char *name, const char *word)
 {
-    int setting = find_setting(l->check, name, word);
-    for (int i = 0; i < l->job->count; i++) {
-        if (l->job->setting[i] == setting) {
+    int setting = find_setting(check, name, word);
+    for (int i = 0; i < job->count; i++) {
+        if (job->setting[i] == setting) {
             return;
         }
     }
-    l->job->setting =
-        ls_list_grow(l->job->setting, l->job->count, &l->capacity, sizeof *l->job->setting);
-    l->job->setting[l->job->count++] = setting;
-}
-
-static void visit_setting(void *context, const char *name, const char *value)
-{
-    listing *l = context;
-    char word[64];
-    int k = precision_of(name);
-    word_of(value, word, sizeof word);
-    if (k < 0) {
-        add_setting(l, name, word);
-    } else {
-        ls_text_put(l->precision[k], sizeof l->precision[k], "%s",
-                    word[0] == '\0' ? "static" : word);
-    }
+    job->setting = ls_list_grow(job->setting, job->count, capacity, sizeof *job->setting);
+    job->setting[job->count++] = setting;
 }
 
 ls_status ls_subject_tries_list(ls_subject_check *check)
@@ -142,17 +130,24 @@ ls_status ls_subject_tries_list(ls_subject_check *check)
     const ls_run *run = &check->run;
     check->job = ls_list_make((size_t)run->jobs.count + 1, sizeof *check->job);
     for (int i = 0; i < run->jobs.count; i++) {
-        listing l = {.check = check, .job = &check->job[i]};
         ls_job job;
+        option given;
+        int capacity = 0;
+        char word[64] = "", of[PRECISIONS][64] = {"", "", ""};
         LS_TRY(ls_matrix_job(&run->jobs.spec[i], &run->site, &job));
-        each_option(&job, visit_setting, &l);
-        char word[64] = "";
+        for (int at = first_option(&job); next_option(&job, &at, &given);) {
+            if (given.precision < 0) {
+                add_setting(check, &check->job[i], &capacity, given.name, given.word);
+            } else {
+                ls_text_put(of[given.precision], sizeof of[0], "%s",
+                            given.word[0] == '\0' ? "static" : given.word);
+            }
+        }
         for (int k = 0; k < PRECISIONS; k++) {
-            ls_text_add(word, sizeof word, "%s%s", word[0] != '\0' && l.precision[k][0] ? " " : "",
-                        l.precision[k]);
+            ls_text_add(word, sizeof word, "%s%s", word[0] != '\0' && of[k][0] ? " " : "", of[k]);
         }
         if (word[0] != '\0') {
-            add_setting(&l, precision[0], word);
+            add_setting(check, &check->job[i], &capacity, precision[0], word);
         }
         ls_job_free(&job);
     }
@@ -212,12 +207,6 @@ static bool learn_refusal(ls_subject_check *check, int index)
     return named;
 }
 
-typedef struct comparison {
-    ls_subject_check *check;
-    const cJSON *options; /* of the start event */
-    const bool *new;      /* [setting_count] this job is the first that gives it */
-} comparison;
-
 /* Whether the start event says another value; what it does not say, or says as a list, is not
  * compared. */
 static bool differs(const cJSON *said, const char *value)
@@ -244,26 +233,25 @@ static bool differs(const cJSON *said, const char *value)
     return strncmp(said->valuestring, value, a < b ? a : b) != 0;
 }
 
-static void visit_said(void *context, const char *name, const char *value)
+/* new[setting_count]: this job is the first that gives it. */
+static void compare_said(ls_subject_check *check, const cJSON *options, const bool *new,
+                         const option *given)
 {
-    comparison *c = context;
-    const char *key = strcmp(name, "-a") == 0   ? "arch"
-                      : strcmp(name, "-b") == 0 ? "batch-size"
-                                                : name + 2;
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(c->options, key);
-    if (!differs(said, value)) {
+    const char *key = strcmp(given->name, "-a") == 0   ? "arch"
+                      : strcmp(given->name, "-b") == 0 ? "batch-size"
+                                                       : given->name + 2;
+    const cJSON *said = cJSON_GetObjectItemCaseSensitive(options, key);
+    if (!differs(said, given->value)) {
         return;
     }
     char *text = cJSON_PrintUnformatted(said);
     LS_TEXT(why, 240, "asked for %.80s, the start event says %.80s",
-            value[0] == '\0' ? "it" : value, text);
+            given->value[0] == '\0' ? "it" : given->value, text);
     cJSON_free(text);
-    for (int i = 0; i < c->check->setting_count; i++) {
-        ls_subject_setting *setting = &c->check->setting[i];
-        char word[64];
-        word_of(value, word, sizeof word);
-        if (c->new[i] && is_of(setting, name) &&
-            (strcmp(setting->word, word) == 0 || precision_of(name) >= 0)) {
+    for (int i = 0; i < check->setting_count; i++) {
+        ls_subject_setting *setting = &check->setting[i];
+        if (new[i] && is_of(setting, given->name) &&
+            (strcmp(setting->word, given->word) == 0 || given->precision >= 0)) {
             set_state(setting, LS_SUBJECT_IGNORED, why);
         }
     }
@@ -279,14 +267,17 @@ static ls_status learn_taken(ls_subject_check *check, int index)
         new[k] = check->setting[k].state == LS_SUBJECT_UNTRIED;
         check->setting[k].state = new[k] ? LS_SUBJECT_TAKEN : check->setting[k].state;
     }
-    comparison c = {check, NULL, new};
     ls_status status = LS_OK;
     if (record->world > 0 && spec->wrap == LS_WRAP_NONE) {
         ls_job job;
-        c.options = cJSON_GetObjectItemCaseSensitive(record->rank[0].start, "options");
+        option given;
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(record->rank[0].start, "options");
         status = ls_matrix_job(spec, &check->run.site, &job);
+        for (int at = status == LS_OK ? first_option(&job) : 0;
+             status == LS_OK && next_option(&job, &at, &given);) {
+            compare_said(check, options, new, &given);
+        }
         if (status == LS_OK) {
-            each_option(&job, visit_said, &c);
             ls_job_free(&job);
         }
     }
@@ -294,20 +285,19 @@ static ls_status learn_taken(ls_subject_check *check, int index)
     return status;
 }
 
-/* Of a job that failed without naming an option: the plainest job, with one of its options that
- * were not tried. */
-typedef struct apart {
-    ls_subject_check *check;
-    const struct ls_subject_job *of;
-    char precision[200]; /* level, half type and loss scale go together */
-    ls_status status;
-} apart;
-
-static bool is_untried(const apart *a, const char *name, const char *word, int *setting)
+static bool goes_on(const ls_subject_check *check)
 {
-    for (int i = 0; i < a->of->count; i++) {
-        *setting = a->of->setting[i];
-        const ls_subject_setting *one = &a->check->setting[*setting];
+    return !check->run.stopped && check->run.unstarted[0] == '\0' &&
+           check->timeouts < LS_SUBJECT_TIMEOUTS_MOST;
+}
+
+/* word NULL: any. */
+static bool is_untried(const ls_subject_check *check, int job, const char *name, const char *word,
+                       int *setting)
+{
+    for (int i = 0; i < check->job[job].count; i++) {
+        *setting = check->job[job].setting[i];
+        const ls_subject_setting *one = &check->setting[*setting];
         if (one->state == LS_SUBJECT_UNTRIED && strcmp(one->name, name) == 0 &&
             (word == NULL || strcmp(one->word, word) == 0)) {
             return true;
@@ -350,35 +340,31 @@ static ls_status run_apart(ls_subject_check *check, int setting, const char *opt
     return status;
 }
 
-static void visit_apart(void *context, const char *name, const char *value)
-{
-    apart *a = context;
-    char word[64];
-    int setting;
-    word_of(value, word, sizeof word);
-    LS_TEXT(option, 400, "%s%s%s", name, value[0] == '\0' ? "" : name[1] == '-' ? "=" : " ", value);
-    if (precision_of(name) >= 0) {
-        ls_text_add(a->precision, sizeof a->precision, " %s", option);
-    } else if (a->status == LS_OK && !a->check->run.stopped &&
-               a->check->timeouts < LS_SUBJECT_TIMEOUTS_MOST &&
-               is_untried(a, name, word, &setting)) {
-        a->status = run_apart(a->check, setting, option);
-    }
-}
-
+/* Of a job that failed without naming an option: the plainest job, with one of its options that
+ * were not tried. Level, half type and loss scale go together. */
 static ls_status try_apart(ls_subject_check *check, int index)
 {
-    apart a = {.check = check, .of = &check->job[index]};
     ls_job job;
+    option given;
     int setting;
+    char together[200] = "";
     LS_TRY(ls_matrix_job(&check->run.jobs.spec[index], &check->run.site, &job));
-    each_option(&job, visit_apart, &a);
-    ls_job_free(&job);
-    if (a.status == LS_OK && a.precision[0] != '\0' && !check->run.stopped &&
-        is_untried(&a, precision[0], NULL, &setting)) {
-        a.status = run_apart(check, setting, a.precision);
+    ls_status status = LS_OK;
+    for (int at = first_option(&job); status == LS_OK && next_option(&job, &at, &given);) {
+        const char *between = given.value[0] == '\0' ? "" : given.name[1] == '-' ? "=" : " ";
+        LS_TEXT(word, 400, "%s%s%s", given.name, between, given.value);
+        if (given.precision >= 0) {
+            ls_text_add(together, sizeof together, " %s", word);
+        } else if (goes_on(check) && is_untried(check, index, given.name, given.word, &setting)) {
+            status = run_apart(check, setting, word);
+        }
     }
-    return a.status;
+    ls_job_free(&job);
+    if (status == LS_OK && together[0] != '\0' && !check->run.stopped &&
+        is_untried(check, index, precision[0], NULL, &setting)) {
+        status = run_apart(check, setting, together);
+    }
+    return status;
 }
 
 /* A job that ended badly, or refused what it does not name. */
@@ -505,12 +491,6 @@ static ls_status try_row(ls_subject_check *check, int row, int last_job)
         status = try_job(check, check->run.case_job[row][k], !c->judges_outcome);
     }
     return status;
-}
-
-static bool goes_on(const ls_subject_check *check)
-{
-    return !check->run.stopped && check->run.unstarted[0] == '\0' &&
-           check->timeouts < LS_SUBJECT_TIMEOUTS_MOST;
 }
 
 /* The row and job with the fewest settings to try, of those the shortest; false: none is left. */

@@ -312,23 +312,6 @@ static bool is_wanted(const asked *options, const setting *what)
     return options->only == NULL || strcmp(options->only, what->label) == 0;
 }
 
-static ls_status check_only(const asked *options)
-{
-    int wanted = 0;
-    const char *names[SETTINGS];
-    char known[400] = "allowed: ", hint[400];
-    for (int i = 0; i < SETTINGS; i++) {
-        wanted += is_wanted(options, &settings[i]);
-        names[i] = settings[i].label;
-        ls_text_add(known, sizeof known, "%s%s", i > 0 ? ", " : "", settings[i].label);
-    }
-    if (wanted == 0) {
-        ls_text_suggest(hint, sizeof hint, options->only, names, SETTINGS, known);
-        return ls_log_fail(LS_ERR_USAGE, "--only '%s': %s", options->only, hint);
-    }
-    return LS_OK;
-}
-
 /* Trains the same network on the same files, batch, threads and ranks with both trainers in turn
  * (the order alternates from pair to pair) and times the convolutions alone, in oneDNN, with each
  * pair. Prints a row per setting: images per second of each (median of the pairs' medians), the
@@ -392,8 +375,12 @@ int ls_versus_main(int count, char **argument)
     LS_TRY(ls_command_whole("--pairs", pairs, 1, PAIRS_MAX, &number));
     asked versus = {
         .pairs = (int)number, .python = found, .peer = peer, .parent = out, .only = only};
-    LS_TRY(check_only(&versus));
-    if (!ls_python_find(python, found, sizeof found, why, sizeof why)) {
+    const char *names[SETTINGS];
+    for (int i = 0; i < SETTINGS; i++) {
+        names[i] = settings[i].label;
+    }
+    LS_TRY(ls_command_choice("--only", only, names, SETTINGS));
+    if (!ls_start_find_python(python, found, sizeof found, why, sizeof why)) {
         return ls_log_fail(LS_ERR_USAGE, "--python '%s': %s", python != NULL ? python : "python3",
                            why);
     }

@@ -311,7 +311,8 @@ static ls_status prepare_foreign(detect *d)
         any = any || (d->plants.plant[i].foreign && is_wanted(d, &d->plants.plant[i]));
     }
     char why[600];
-    bool found = any && ls_python_find(d->asked, d->python, sizeof d->python, why, sizeof why);
+    bool found =
+        any && ls_start_find_python(d->asked, d->python, sizeof d->python, why, sizeof why);
     if (any && !found && d->asked != NULL) {
         return ls_log_fail(LS_ERR_USAGE, "--python '%s': %s", d->asked, why);
     }

@@ -61,7 +61,6 @@ typedef struct ls_compare_verdict {
                                    limit=6.0e-3 (4 x ideal fp16)" */
     char cause[320];            /* one line, "" if no known cause fits */
     char tensor[64];            /* first wrong one in backward order, or "" */
-    int failures;               /* checks that failed */
     int64_t elements;           /* of the gradient and of the optimizer's step that were compared */
     bool coarse;                /* judged on FP64's own branches, whole gradient only */
     double error, ideal, limit; /* e, r and the bound of the whole gradient */

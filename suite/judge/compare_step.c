@@ -180,7 +180,6 @@ static ls_status read_facts(ls_compare_judgement *j)
 static void conclude(ls_compare_judgement *j)
 {
     ls_compare_verdict *v = j->verdict;
-    v->failures = j->checks.count;
     v->reduce_ratio = j->checks.reduce_ratio;
     if (j->checks.count > 0) {
         v->code = LS_COMPARE_FAIL;

@@ -54,7 +54,7 @@ typedef struct ls_diagnose_place {
 void ls_diagnose_place_find(const ls_diagnose_wrong *wrong, ls_diagnose_place *out);
 void ls_diagnose_place_free(ls_diagnose_place *place);
 
-/* diagnose_fit.c: least squares over chosen elements, a gradient as a sum of known vectors. */
+/* Least squares over chosen elements, a gradient as a sum of known vectors. */
 enum { LS_DIAGNOSE_FIT_MAX = 8 };
 
 /* value ~ sum of weight[k] * basis[k], each [count]. Fills weight[basis_count] and returns |value -

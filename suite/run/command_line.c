@@ -176,6 +176,20 @@ ls_status ls_command_device(const char *text)
     return LS_OK;
 }
 
+ls_status ls_command_choice(const char *name, const char *text, const char *const *allowed,
+                            int count)
+{
+    char all[400] = "allowed: ", hint[400];
+    for (int i = 0; i < count; i++) {
+        if (text == NULL || strcmp(text, allowed[i]) == 0) {
+            return LS_OK;
+        }
+        ls_text_add(all, sizeof all, "%s%s", i > 0 ? ", " : "", allowed[i]);
+    }
+    ls_text_suggest(hint, sizeof hint, text, allowed, count, all);
+    return ls_log_fail(LS_ERR_USAGE, "%s '%s': %s", name, text, hint);
+}
+
 void ls_command_absolute(const char *path, char *out, size_t bytes)
 {
     char here[1024];

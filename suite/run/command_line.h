@@ -41,6 +41,9 @@ ls_status ls_command_seed(const char *name, const char *text, uint64_t *out);
 ls_status ls_command_shard(const char *name, const char *text, int *share, int *shares);
 /* cpu, cuda or auto, else LS_ERR_USAGE. */
 ls_status ls_command_device(const char *text);
+/* One of the allowed words, or NULL; LS_ERR_USAGE names them, or the nearest. */
+ls_status ls_command_choice(const char *name, const char *text, const char *const *allowed,
+                            int count);
 
 /* Where the folder of the results cannot be made. */
 #define LS_COMMAND_OUT_HINT "; OUT= (--out) names another folder"

@@ -111,6 +111,12 @@ ls_status ls_start_measure(ls_matrix_site *site);
  * `status`. */
 ls_status ls_start_check(ls_run *run, const ls_record *first, ls_status status);
 
+/* Finds a Python interpreter for trainers in PyTorch, with numpy and PyTorch 1.13 or later:
+ * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False, and why:
+ * none has them. */
+bool ls_start_find_python(const char *asked, char *python, size_t bytes, char *why,
+                          size_t why_bytes);
+
 /* ---- gpus.c: checked before anything is timed, monitored while jobs run; decide MACHINE ------ */
 
 /* On a run with device CUDA: checks the GPUs, prints the findings and opens the monitor that the
@@ -132,15 +138,10 @@ bool ls_refusals_names(const char *word, const char *option);
  * the record of a job that was refused for it. */
 bool ls_refusals_foretell(const ls_refusals *list, const ls_job *job, ls_record *out);
 
-/* ---- cases.c, python.c ---------------------------------------------------------------------- */
+/* ---- cases.c --------------------------------------------------------------------------------- */
 
 /* Adds the cases of every family; free with ls_rows_free. */
 void ls_cases_all(const ls_case_settings *settings, ls_case_list *list);
-
-/* Finds a Python interpreter for trainers in PyTorch, with numpy and PyTorch 1.13 or later:
- * `asked`, or if it is NULL the first of python3 and /usr/bin/python3. False, and why:
- * none has them. */
-bool ls_python_find(const char *asked, char *python, size_t bytes, char *why, size_t why_bytes);
 
 /* ---- runner.c ------------------------------------------------------------------------------- */
 

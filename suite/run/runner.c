@@ -16,6 +16,7 @@
 #include "harness/run/job.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/usage.h"
@@ -47,14 +48,12 @@ void ls_runner_plan(ls_run *run)
         }
     }
     size_t cases = (size_t)run->cases.count + 1, jobs = (size_t)run->jobs.count + 1;
-    run->case_job = calloc(cases, sizeof *run->case_job);
-    run->verdict = calloc(cases, sizeof *run->verdict);
-    run->judged = calloc(cases, sizeof *run->judged);
-    run->done = calloc(jobs, sizeof *run->done);
-    run->kept = calloc(jobs, sizeof *run->kept);
-    run->record = calloc(jobs, sizeof *run->record);
-    LS_MEMORY(run->case_job != NULL && run->verdict != NULL && run->judged != NULL &&
-              run->done != NULL && run->kept != NULL && run->record != NULL);
+    run->case_job = ls_list_make(cases, sizeof *run->case_job);
+    run->verdict = ls_list_make(cases, sizeof *run->verdict);
+    run->judged = ls_list_make(cases, sizeof *run->judged);
+    run->done = ls_list_make(jobs, sizeof *run->done);
+    run->kept = ls_list_make(jobs, sizeof *run->kept);
+    run->record = ls_list_make(jobs, sizeof *run->record);
     for (int c = 0; c < run->cases.count; c++) {
         const ls_case *row = &run->cases.row[c];
         for (int j = 0; j < row->job_count; j++) {

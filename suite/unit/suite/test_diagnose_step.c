@@ -133,21 +133,20 @@ static void check(bool adam, wrong mistake)
     unlink(path);
 }
 
-START_TEST(sgd)
-{
-    static const wrong of_sgd[] = {RIGHT, NO_DECAY, DAMPENED, NESTEROV, TWICE,
-                                   STILL, HALF,     UNTOLD,   UNKNOWN};
-    check(false, of_sgd[_i]);
-}
-END_TEST
+static const struct formula {
+    bool adam;
+    wrong mistake;
+} formulas[] = {{false, RIGHT},        {false, NO_DECAY}, {false, DAMPENED},
+                {false, NESTEROV},     {false, TWICE},    {false, STILL},
+                {false, HALF},         {false, UNTOLD},   {false, UNKNOWN},
+                {true, RIGHT},         {true, NO_DECAY},  {true, COUNTED_ONE_MORE},
+                {true, NOT_CORRECTED}, {true, DECOUPLED}, {true, TWICE},
+                {true, HALF},          {true, UNTOLD},    {true, UNKNOWN}};
 
-START_TEST(adam)
+ROWS_TEST(mistakes_in_a_formula_are_named, formulas)
 {
-    static const wrong of_adam[] = {RIGHT, NO_DECAY, COUNTED_ONE_MORE, NOT_CORRECTED, DECOUPLED,
-                                    TWICE, HALF,     UNTOLD,           UNKNOWN};
-    check(true, of_adam[_i]);
+    check(formulas[_i].adam, formulas[_i].mistake);
 }
-END_TEST
 
 /* A step by the oracle's own rule with one member changed, of two tensors. */
 #define MEMBER(name) offsetof(ls_update_rule, name), sizeof(((ls_update_rule *)0)->name)
@@ -253,7 +252,7 @@ static void write_ruled(const char *path, const struct ruled *row, const ls_upda
     ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
 }
 
-START_TEST(wrong_rules_are_named)
+ROWS_TEST(wrong_rules_are_named, ruled)
 {
     const struct ruled *row = &ruled[_i];
     char path[] = "/tmp/ls_diagnose_step_XXXXXX", text[240];
@@ -294,15 +293,5 @@ START_TEST(wrong_rules_are_named)
     }
     unlink(path);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("diagnose_step");
-    TCase *tests = tcase_create("diagnose_step");
-    tcase_add_loop_test(tests, sgd, 0, 9);
-    tcase_add_loop_test(tests, adam, 0, 9);
-    tcase_add_loop_test(tests, wrong_rules_are_named, 0, (int)(sizeof ruled / sizeof *ruled));
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("diagnose_step")

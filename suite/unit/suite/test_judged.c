@@ -143,7 +143,7 @@ static char *judge_folder(const char *folder, int *code)
     return said;
 }
 
-START_TEST(events_are_judged_as_they_lie)
+ROWS_TEST(events_are_judged_as_they_lie, jobs)
 {
     const struct job *job = &jobs[_i];
     char folder[64];
@@ -158,7 +158,6 @@ START_TEST(events_are_judged_as_they_lie)
     free(said);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Four steps of two ranks, and steps 3 and 4 resumed: one change each, of the last step of rank 1
  * unless another place is named. */
@@ -215,7 +214,7 @@ static void expect(const ls_verdict *v, const char *says)
                   says, ls_verdict_name(v->code), v->evidence);
 }
 
-START_TEST(a_resumed_run_is_the_uninterrupted_one)
+ROWS_TEST(a_resumed_run_is_the_uninterrupted_one, resumed)
 {
     const struct resumed *r = &resumed[_i];
     ls_record job[3] = {[0] = write_run(r->change, false), [2] = write_run(r->change, true)};
@@ -250,7 +249,6 @@ START_TEST(a_resumed_run_is_the_uninterrupted_one)
     ls_record_free(&job[0]);
     ls_record_free(&job[2]);
 }
-END_TEST
 
 /* What a trainer wrote that is right, edited: in a copy of the job's folder, by a shell that has
  * these functions. */
@@ -351,7 +349,7 @@ static void train(char *folder, size_t bytes, int seed)
     LS_ASSERT(system(command) == 0);
 }
 
-START_TEST(one_edit_each_is_named)
+ROWS_TEST(one_edit_each_is_named, edits)
 {
     const struct edit *edit = &edits[_i];
     char folder[64];
@@ -369,21 +367,12 @@ START_TEST(one_edit_each_is_named)
     free(said);
     ls_path_remove_tree(folder);
 }
-END_TEST
 
 int main(void)
 {
     train(right, sizeof right, 7);
     train(other, sizeof other, 8);
-    Suite *suite = suite_create("judged");
-    TCase *tests = tcase_create("judged");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, events_are_judged_as_they_lie, 0, (int)(sizeof jobs / sizeof *jobs));
-    tcase_add_loop_test(tests, a_resumed_run_is_the_uninterrupted_one, 0,
-                        (int)(sizeof resumed / sizeof *resumed));
-    tcase_add_loop_test(tests, one_edit_each_is_named, 0, (int)(sizeof edits / sizeof *edits));
-    suite_add_tcase(suite, tests);
-    int code = run_suite(suite);
+    int code = RUN_TESTS("judged", .timeout_s = 60);
     ls_path_remove_tree(right);
     ls_path_remove_tree(other);
     return code;

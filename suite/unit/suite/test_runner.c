@@ -34,6 +34,28 @@ static const char script[] =
     " >> \"$out\"\n"
     "echo '{\"event\":\"end\",\"code\":0}' >> \"$out\"\n";
 
+/* Of each test. */
+static char folder[64], subject[200];
+static ls_run run;
+
+static void make_folder(void)
+{
+    fake_folder(folder, sizeof folder);
+}
+
+static void drop_folder(void)
+{
+    ls_runner_free(&run);
+    ls_path_remove_tree(folder);
+}
+
+/* Opens the run, and runs it. */
+static void run_all(void)
+{
+    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
+    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+}
+
 static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
@@ -43,41 +65,40 @@ static void judge_step(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_verdict_pass(out, job[0].rank[1].step_count, "one step");
 }
 
-static void add_case(ls_run *run, const char *id, int seed, int second_seed)
+static void add_case(const char *id, int seed, int second_seed)
 {
     const ls_case_settings settings = {.seed = (uint64_t)seed};
     ls_case *row = ls_rows_format(
-        &run->cases, &settings, &(ls_row){.requirement = "G1", .judge = judge_step},
+        &run.cases, &settings, &(ls_row){.requirement = "G1", .judge = judge_step},
         "%s: w2 steps=1 limit=20%s", id, second_seed > 0 ? " | w2 steps=1 limit=20" : "");
     row->job[1].seed = (uint64_t)second_seed;
 }
 
-static void prepare_empty(ls_run *run, const char *folder, char *subject, size_t bytes,
-                          const char *trainer)
+static void prepare_empty(const char *trainer)
 {
-    memset(run, 0, sizeof *run);
+    memset(&run, 0, sizeof run);
     FILE *file = fake_open(folder, "trainer.sh");
     fputs(trainer, file);
     fclose(file);
-    ls_text_put(subject, bytes, "sh %s/trainer.sh", folder);
-    ls_text_put(run->directory, sizeof run->directory, "%s/run", folder);
-    run->site = (ls_matrix_site){
-        .subject = subject, .run_directory = run->directory, .device = "cpu", .cores = 2};
-    ls_text_put(run->claim_name, sizeof run->claim_name, "all");
-    ls_select_add(&run->claim, "*", "");
+    ls_text_put(subject, sizeof subject, "sh %s/trainer.sh", folder);
+    ls_text_put(run.directory, sizeof run.directory, "%s/run", folder);
+    run.site = (ls_matrix_site){
+        .subject = subject, .run_directory = run.directory, .device = "cpu", .cores = 2};
+    ls_text_put(run.claim_name, sizeof run.claim_name, "all");
+    ls_select_add(&run.claim, "*", "");
 }
 
-static void prepare(ls_run *run, const char *folder, char *subject, size_t bytes)
+static void prepare(void)
 {
-    prepare_empty(run, folder, subject, bytes, script);
-    add_case(run, "a.first", 1, 0);
-    add_case(run, "b.crash", 2, 0);
-    add_case(run, "c.both", 1, 4);
-    add_case(run, "d.refused", 3, 0);
-    ls_runner_plan(run);
+    prepare_empty(script);
+    add_case("a.first", 1, 0);
+    add_case("b.crash", 2, 0);
+    add_case("c.both", 1, 4);
+    add_case("d.refused", 3, 0);
+    ls_runner_plan(&run);
 }
 
-static int starts(const char *folder)
+static int starts(void)
 {
     char path[200];
     ls_text_put(path, sizeof path, "%s/starts", folder);
@@ -92,36 +113,26 @@ static int starts(const char *folder)
 
 TEST(jobs_run_once_and_a_crash_stops_nothing)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     ck_assert_int_eq(run.jobs.count, 4);
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
     ck_assert_ptr_nonnull(strstr(run.verdict[1].evidence, "rank=1 signal=9"));
     ck_assert_int_eq(run.verdict[2].code, LS_PASS);
     ck_assert_int_eq(run.verdict[3].code, LS_UNSUPPORTED);
-    ck_assert_int_eq(starts(folder), 4 * 2);
+    ck_assert_int_eq(starts(), 4 * 2);
     char repeat[600];
     ls_verdicts_repeat(&run, 1, repeat, sizeof repeat);
     ck_assert_ptr_nonnull(strstr(repeat, "conform --case b.crash --seed 0 --device cpu"));
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 TEST(an_interrupted_run_does_only_the_rest)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare(&run, folder, subject, sizeof subject);
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    prepare();
+    run_all();
     ls_runner_free(&run);
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     ck_assert_int_eq(ls_runner_look_back(&run), LS_OK);
     /* the plan lists the remaining jobs */
     char *plan = NULL;
@@ -140,15 +151,13 @@ TEST(an_interrupted_run_does_only_the_rest)
     ck_assert(run.judged[0] && !run.judged[1] && run.judged[2]);
     ck_assert_int_eq(ls_runner_run(&run), LS_OK);
     /* the two jobs that did not end well are tried again, nothing else */
-    ck_assert_int_eq(starts(folder), 4 * 2 + 2 * 2);
+    ck_assert_int_eq(starts(), 4 * 2 + 2 * 2);
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 /* Changes what verdicts.jsonl says of the first case. */
-static void rewrite(const char *folder, const char *from, const char *to)
+static void rewrite(const char *from, const char *to)
 {
     LS_TEXT(path, 200, "%s/run/verdicts.jsonl", folder);
     char *text = ls_text_read(path), *at = text == NULL ? NULL : strstr(text, from);
@@ -163,19 +172,15 @@ static void rewrite(const char *folder, const char *from, const char *to)
 LOOP_TEST(a_pass_without_a_count_is_not_taken_over, 3)
 {
     static const char *const counts[] = {"", "\"compared\":0,", "\"compared\":2,"};
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare_empty(&run, folder, subject, sizeof subject, script);
-    add_case(&run, "a.first", 1, 0);
+    prepare_empty(script);
+    add_case("a.first", 1, 0);
     ls_runner_plan(&run);
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.verdict[0].compared, 1);
     ls_runner_free(&run);
-    rewrite(folder, "\"compared\":1,", counts[_i]);
-    prepare_empty(&run, folder, subject, sizeof subject, script);
-    add_case(&run, "a.first", 1, 0);
+    rewrite("\"compared\":1,", counts[_i]);
+    prepare_empty(script);
+    add_case("a.first", 1, 0);
     ls_runner_plan(&run);
     ck_assert_int_eq(ls_runner_open(&run), LS_OK);
     ck_assert_int_eq(run.judged[0], _i == 2);
@@ -183,9 +188,7 @@ LOOP_TEST(a_pass_without_a_count_is_not_taken_over, 3)
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[0].compared, _i == 2 ? 2 : 1);
     /* its job too has run again: the dumps may be gone */
-    ck_assert_int_eq(starts(folder), _i == 2 ? 2 : 4);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    ck_assert_int_eq(starts(), _i == 2 ? 2 : 4);
 }
 
 static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *out)
@@ -197,86 +200,59 @@ static void judge_nothing(const ls_case *row, const ls_record *job, ls_verdict *
 
 TEST(a_judge_that_does_nothing_is_weak)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare_empty(&run, folder, subject, sizeof subject, script);
-    add_case(&run, "a.nothing", 1, 0);
+    prepare_empty(script);
+    add_case("a.nothing", 1, 0);
     run.cases.row[0].judge = judge_nothing;
     ls_runner_plan(&run);
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.verdict[0].code, LS_WEAK);
     ck_assert_str_eq(run.verdict[0].evidence, "the judge compared nothing");
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 TEST(fail_early_leaves_the_rest_unjudged)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     run.fail_early = true;
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.verdict[1].code, LS_CRASH);
     ck_assert_int_eq(run.verdict[2].code, LS_SKIP);
     ck_assert_int_eq(run.verdict[3].code, LS_SKIP);
-    ck_assert_int_eq(starts(folder), 2 * 2);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    ck_assert_int_eq(starts(), 2 * 2);
 }
 
 TEST(a_waiver_turns_a_failure_with_its_reason)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     ls_select_add(&run.waivers, "b.*", "known fault of the invented trainer");
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
     ck_assert_int_eq(run.verdict[1].code, LS_WAIVED);
     ck_assert_int_eq(run.verdict[3].code, LS_UNSUPPORTED);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 /* The first job takes longer than all may: what it shows is kept, the rest is not run. */
 TEST(no_job_begins_when_the_budget_is_used_up)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
     ls_headline headline;
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     run.budget_s = 0.25;
     run.site.start_s = 0.01;
     LS_TEXT(slow, 200, "sed -i 's/^echo started/sleep 0.3; &/' %s/trainer.sh", folder);
     ck_assert_int_eq(system(slow), 0);
     run.claim_cases = run.cases.count;
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     ck_assert_int_eq(run.cases.count, 1);
     ck_assert_int_eq(run.verdict[0].code, LS_PASS);
-    ck_assert_int_eq(starts(folder), 2);
+    ck_assert_int_eq(starts(), 2);
     ls_headline_decide(&run, &headline);
     ck_assert_int_eq(headline.correct, LS_CORRECT_NOT_SHOWN);
     ck_assert_int_eq(ls_headline_exit(&headline), 0);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 /* A trainer that takes a second to start makes the plan longer. */
 TEST(the_start_of_a_subject_is_measured)
 {
-    char folder[64], subject[200];
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare(&run, folder, subject, sizeof subject);
+    prepare();
     LS_TEXT(slow, 200, "sed -i 's/^echo started.*/sleep 1/' %s/trainer.sh", folder);
     ck_assert_int_eq(system(slow), 0);
     ck_assert_int_eq(ls_start_measure(&run.site), LS_OK);
@@ -292,8 +268,6 @@ TEST(the_start_of_a_subject_is_measured)
     run.site.start_s = 0;
     ck_assert_int_eq(ls_start_measure(&run.site), LS_OK);
     ck_assert(run.site.start_s == start_s);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 /* Refuses some options, some values, and a value at one level. */
@@ -329,11 +303,8 @@ static const struct asked {
 TEST(a_refused_option_is_asked_once)
 {
     enum { JOBS = sizeof asked / sizeof *asked };
-    char folder[64], subject[200];
     int expected = 0;
-    fake_folder(folder, sizeof folder);
-    ls_run run;
-    prepare_empty(&run, folder, subject, sizeof subject, refusing);
+    prepare_empty(refusing);
     const ls_case_settings settings = {.seed = 0};
     ls_row row = {.requirement = "G1", .judge = judge_step};
     for (int i = 0; i < JOBS; i++) {
@@ -343,17 +314,14 @@ TEST(a_refused_option_is_asked_once)
     row.judges_outcome = true; /* a case about how its job ends asks again */
     ls_rows_format(&run.cases, &settings, &row, "a.end: w2 sync repeat=9 limit=20");
     ls_runner_plan(&run);
-    ck_assert_int_eq(ls_runner_open(&run), LS_OK);
-    ck_assert_int_eq(ls_runner_run(&run), LS_OK);
+    run_all();
     for (int i = 0; i <= JOBS; i++) {
         ck_assert_int_eq(run.verdict[i].code, LS_UNSUPPORTED);
     }
-    ck_assert_int_eq(starts(folder), expected + 2);
+    ck_assert_int_eq(starts(), expected + 2);
     ck_assert_str_eq(run.verdict[0].evidence, "the subject refuses --sync_bn: no");
     LS_TEXT(first, 200, "the subject refuses --sync_bn: no (job %s)", run.jobs.id[0]);
     ck_assert_str_eq(run.verdict[2].evidence, first);
-    ls_runner_free(&run);
-    ls_path_remove_tree(folder);
 }
 
 /* Jobs so far took twice their estimate. */
@@ -391,7 +359,7 @@ static ls_status take(void *context, const cJSON *line, int number)
 }
 
 /* Runs the line in that folder. Returns the exit code. */
-static int paste(const char *folder, const char *line)
+static int paste(const char *line)
 {
     char command[1600];
     ls_text_put(command, sizeof command, "cd '%s' && { %s\n} >>log 2>&1", folder, line);
@@ -417,7 +385,7 @@ static const struct place {
      "x/lockstep", "x/lockstep conform"},
 };
 
-static seen latest(const char *folder)
+static seen latest(void)
 {
     char path[200];
     seen s;
@@ -442,8 +410,7 @@ static void link_build(const char *folder)
 /* A trainer that ends with an error is the cheapest failure there is. */
 static void round_trip(const struct place *place, const char *arguments)
 {
-    char folder[64], line[1600];
-    fake_folder(folder, sizeof folder);
+    char line[1600];
     link_build(folder);
     FILE *trainer = fake_open(folder, "fails.sh");
     fprintf(trainer,
@@ -453,50 +420,44 @@ static void round_trip(const struct place *place, const char *arguments)
         line, sizeof line,
         "B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd ..; done; pwd); %s",
         place->set_up);
-    ck_assert_int_eq(paste(folder, line), 0);
+    ck_assert_int_eq(paste(line), 0);
     ls_text_put(line, sizeof line, "%s conform %s", place->command, arguments);
-    ck_assert_int_eq(paste(folder, line), 1);
-    seen first = latest(folder);
+    ck_assert_int_eq(paste(line), 1);
+    seen first = latest();
     ck_assert_str_eq(first.code, "FAIL");
     ck_assert_ptr_nonnull(strstr(first.repeat, first.id));
     ck_assert_msg(strstr(first.repeat, place->named) != NULL, "%s", first.repeat);
-    ck_assert_int_eq(paste(folder, first.repeat), 1);
-    seen again = latest(folder);
+    ck_assert_int_eq(paste(first.repeat), 1);
+    seen again = latest();
     ck_assert_str_eq(again.id, first.id);
     ck_assert_str_eq(again.code, first.code);
     ck_assert_str_eq(again.evidence, first.evidence);
     ck_assert_str_eq(again.repeat, first.repeat);
-    ls_path_remove_tree(folder);
 }
 
-ROWS_TEST(a_repeat_line_repeats, places)
+LOOP_TEST(a_repeat_line_repeats, 2 * sizeof places / sizeof *places)
 {
-    round_trip(&places[_i],
-               "--case scaler.trace.due.o2 --subject 'sh fails.sh' --seed 11 --device cpu");
-    round_trip(&places[_i], "--case 'scaler.trace.plain.o?' --subject 'sh  ./fails.sh' --seed 12");
+    round_trip(&places[_i / 2],
+               _i % 2 == 0
+                   ? "--case scaler.trace.due.o2 --subject 'sh fails.sh' --seed 11 --device cpu"
+                   : "--case 'scaler.trace.plain.o?' --subject 'sh  ./fails.sh' --seed 12");
 }
 
 /* Installed where the user may not write, the cache of the oracle's steps is in the run's folder,
  * without a word. Root writes everywhere: a file is in the way. */
 TEST(an_installation_is_not_written)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     link_build(folder);
-    ck_assert_int_eq(paste(folder,
-                           "B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd "
+    ck_assert_int_eq(paste("B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd "
                            "..; done; pwd); rm build; mkdir bin; cp \"$B/lockstep\" bin; "
                            "ln -s \"$T/suite\" \"$T/plots\" . && ln -s \"$B/lib\" "
                            "\"$B/lockstep-train\" bin && "
                            ">bin/oracle"),
                      0);
     ck_assert_int_eq(
-        paste(folder,
-              "bin/lockstep conform --case gradients.o0.w2.b0.1mb --device cpu >>said 2>&1"),
-        0);
-    ck_assert_int_eq(
-        paste(folder, "! grep -e error -e warning said && ls results/latest/oracle | grep ."), 0);
-    ls_path_remove_tree(folder);
+        paste("bin/lockstep conform --case gradients.o0.w2.b0.1mb --device cpu >>said 2>&1"), 0);
+    ck_assert_int_eq(paste("! grep -e error -e warning said && ls results/latest/oracle | grep ."),
+                     0);
 }
 
 /* ---- stopped runs ---------------------------------------------------------------------------- */
@@ -579,8 +540,7 @@ static int stop(const struct stopped *s)
 ROWS_TEST(a_stopped_run_goes_on, stopped)
 {
     const struct stopped *s = &stopped[_i];
-    char folder[64], path[200];
-    fake_folder(folder, sizeof folder);
+    char path[200];
     ls_text_put(path, sizeof path, "%s/" AWKWARD, folder);
     ck_assert_int_eq(mkdir(path, 0755), 0);
     link_build(path);
@@ -622,7 +582,6 @@ ROWS_TEST(a_stopped_run_goes_on, stopped)
     ck_assert_msg(shell(compare) == 0, "a finished job was run again: %s", line);
     free(log);
     ck_assert_int_eq(chdir("/"), 0);
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("runner", .timeout_s = 60)
+TEST_MAIN("runner", .timeout_s = 60, .before = make_folder, .after = drop_folder)
