@@ -123,8 +123,7 @@ int ls_bench_main(int count, char **argument)
     return code;
 }
 
-/* ---- `lockstep jobs NAME=value...`: commands and environments of a bench, to run elsewhere ----
- */
+/* ---- `lockstep jobs NAME=value...`: commands and environments of a bench, to run elsewhere --- */
 
 static void print_quoted(const char *word)
 {

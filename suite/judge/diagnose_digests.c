@@ -154,8 +154,7 @@ void ls_diagnose_resume(const ls_record_rank *straight, const ls_record_rank *re
     }
 }
 
-/* ---- endings ----------------------------------------------------------------------------------
- */
+/* ---- endings --------------------------------------------------------------------------------- */
 
 /* Parses an engine's message about a failed operation: "gloo 'gradients': all_reduce, operation 7
  * 'bucket 0' of 148756 bytes, failed after 15 s, ...". */

@@ -17,8 +17,7 @@ static const ls_tol same_factor =
 static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");
 static const ls_tol alike = LS_TOL(3, "two precisions that are one bit apart differ by two");
 
-/* ---- least squares ----------------------------------------------------------------------------
- */
+/* ---- least squares --------------------------------------------------------------------------- */
 
 typedef double matrix[LS_DIAGNOSE_FIT_MAX][LS_DIAGNOSE_FIT_MAX];
 
@@ -92,8 +91,7 @@ double ls_diagnose_fit_norm(int64_t count, const double *value)
     return sqrt(sum);
 }
 
-/* ---- what is fitted ----------------------------------------------------------------------------
- */
+/* ---- what is fitted -------------------------------------------------------------------------- */
 
 /* The chosen elements in consecutive arrays, for the fits. */
 typedef struct chosen {

@@ -159,8 +159,7 @@ ls_status ls_start_check(ls_run *run, const ls_record *first, ls_status status)
     return LS_OK;
 }
 
-/* ---- interpreters of trainers -----------------------------------------------------------------
- */
+/* ---- interpreters of trainers ---------------------------------------------------------------- */
 
 static const double import_limit_s = 120; /* importing torch on a machine that others use too */
 

@@ -154,8 +154,7 @@ TEST(without_numbers_there_is_no_cause)
     ck_assert_str_eq(text, "");
 }
 
-/* ---- endings ----------------------------------------------------------------------------------
- */
+/* ---- endings --------------------------------------------------------------------------------- */
 
 static void write_log(const char *folder, int rank, const char *engine, int number,
                       const char *label, int bytes)
@@ -226,8 +225,7 @@ LOOP_TEST(a_code_changed_on_the_way_out_is_named, 4)
     ls_path_remove_tree(folder);
 }
 
-/* ---- loss scales: traces of trainers with one mistake each, by a scaler written here -----------
- */
+/* ---- loss scales: traces of trainers with one mistake each, by a scaler written here --------- */
 
 enum { TRACED = 14 };
 
