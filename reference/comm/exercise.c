@@ -303,12 +303,17 @@ static void rate(const exercise *e, ls_exercise_result *out)
     out->busbw_gb_s = out->algbw_gb_s * factor;
 }
 
+static ls_status start_together(const ls_exercise_peer *peer)
+{
+    const ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
+    return ls_comm_run(peer->api, peer->comm, &barrier, NULL);
+}
+
 /* Enqueues many operations back to back on the device; the buffers' contents do not matter. */
 static ls_status time_on_device(const exercise *e, int64_t *spent_ns)
 {
     const ls_exercise_peer *peer = e->peer;
-    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
-    LS_TRY(ls_comm_run(peer->api, peer->comm, &barrier, NULL));
+    LS_TRY(start_together(peer));
     int64_t begin_ns = ls_clock_ns();
     for (int i = 0; i < e->what->iterations; i++) {
         LS_TRY(run_once(e, peer->stream));
@@ -335,8 +340,7 @@ static ls_status judge_one(exercise *e, ls_exercise_result *result, int64_t *spe
 {
     LS_TRY(refill(e));
     if (e->what->iterations > 1) { /* a timed run: all ranks start together */
-        ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "start together"};
-        LS_TRY(ls_comm_run(e->peer->api, e->peer->comm, &barrier, NULL));
+        LS_TRY(start_together(e->peer));
     }
     LS_TRY(keep_input(e));
     int64_t begin_ns = ls_clock_ns();

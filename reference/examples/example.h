@@ -14,7 +14,7 @@
 #include "reference/train/fault.h"
 #include "reference/train/step/step.h"
 
-enum { LS_EXAMPLE_MODELS = 2, LS_EXAMPLE_LOSSES = 2, LS_EXAMPLE_OPTIMIZERS = 2 };
+enum { LS_EXAMPLE_MODELS = 2, LS_EXAMPLE_LOSSES = 2 };
 
 typedef struct ls_example ls_example;
 

@@ -239,48 +239,45 @@ static int64_t activation_bytes(const scene *s)
     return elements * s->options->batch_size * (int64_t)ls_dtype_bytes(s->precision.activation);
 }
 
-static void print_memory_row(const scene *s, const char *kind, int64_t bytes)
-{
-    fprintf(s->to, "%-44s %12.3f MB\n", kind, (double)bytes / mb);
-}
-
 static void print_memory(const scene *s)
 {
-    int64_t params = 0, masters = 0, grads = 0, moments = 0, cast = 0;
-    int64_t staged = 0, unscaled = 0, sums = 0;
+    enum { PARAMS, CAST, MASTERS, MOMENTS, GRADS, STAGED, UNSCALED, SUMS, ACTIVATIONS, KINDS };
+    static const char *const kind[KINDS + 1] = {
+        [PARAMS] = "parameters",
+        [CAST] = "their copies for products",
+        [MASTERS] = "masters",
+        [MOMENTS] = "moments",
+        [GRADS] = "gradients (in their buckets)",
+        [STAGED] = "their copies in the type that is reduced",
+        [UNSCALED] = "half gradients unscaled, in fp32",
+        [SUMS] = "accumulated gradients, fp32",
+        [ACTIVATIONS] = "activations, at most (estimate)",
+        [KINDS] = "sum, without workspace",
+    };
+    const ls_options *o = s->options;
+    int64_t bytes[KINDS + 1] = {[ACTIVATIONS] = activation_bytes(s)};
+    int64_t activation = (int64_t)ls_dtype_bytes(s->precision.activation);
     for (int p = 0; p < s->network.param_count; p++) {
         ls_param_role role = s->network.param[p].role;
         int64_t elements = s->item[p].elements;
         ls_dtype held = ls_precision_param(&s->precision, role);
+        ls_dtype made = ls_precision_grad(&s->precision, role), reduced = s->item[p].dtype;
         bool norm = role == LS_PARAM_NORM_WEIGHT || role == LS_PARAM_NORM_BIAS;
-        params += elements * (int64_t)ls_dtype_bytes(held);
-        masters += ls_precision_has_master(&s->precision, role) ? 4 * elements : 0;
-        ls_dtype made = ls_precision_grad(&s->precision, role);
-        grads += elements * (int64_t)ls_dtype_bytes(made);
-        staged +=
-            s->item[p].dtype != made ? elements * (int64_t)ls_dtype_bytes(s->item[p].dtype) : 0;
-        unscaled += made != LS_F32 ? 4 * elements : 0;
-        sums += s->options->accumulate > 1 ? 4 * elements : 0;
-        cast += !norm && held != s->precision.activation
-                    ? elements * (int64_t)ls_dtype_bytes(s->precision.activation)
-                    : 0;
-        moments +=
-            4 * elements * ls_optimizers_moments(s->options->optimizer, s->options->momentum);
+        bool cast = !norm && held != s->precision.activation;
+        bytes[PARAMS] += elements * (int64_t)ls_dtype_bytes(held);
+        bytes[CAST] += cast ? elements * activation : 0;
+        bytes[MASTERS] += ls_precision_has_master(&s->precision, role) ? 4 * elements : 0;
+        bytes[MOMENTS] += 4 * elements * ls_optimizers_moments(o->optimizer, o->momentum);
+        bytes[GRADS] += elements * (int64_t)ls_dtype_bytes(made);
+        bytes[STAGED] += reduced != made ? elements * (int64_t)ls_dtype_bytes(reduced) : 0;
+        bytes[UNSCALED] += made != LS_F32 ? 4 * elements : 0;
+        bytes[SUMS] += o->accumulate > 1 ? 4 * elements : 0;
     }
     print_title(s, "Memory of one rank");
-    print_memory_row(s, "parameters", params);
-    print_memory_row(s, "their copies for products", cast);
-    print_memory_row(s, "masters", masters);
-    print_memory_row(s, "moments", moments);
-    print_memory_row(s, "gradients (in their buckets)", grads);
-    print_memory_row(s, "their copies in the type that is reduced", staged);
-    print_memory_row(s, "half gradients unscaled, in fp32", unscaled);
-    print_memory_row(s, "accumulated gradients, fp32", sums);
-    int64_t activations = activation_bytes(s);
-    print_memory_row(s, "activations, at most (estimate)", activations);
-    print_memory_row(s, "sum, without workspace",
-                     params + cast + masters + moments + grads + staged + unscaled + sums +
-                         activations);
+    for (int i = 0; i <= KINDS; i++) {
+        fprintf(s->to, "%-44s %12.3f MB\n", kind[i], (double)bytes[i] / mb);
+        bytes[KINDS] += bytes[i];
+    }
 }
 
 static void print_scaler(const scene *s)

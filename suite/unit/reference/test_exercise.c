@@ -126,6 +126,12 @@ static ls_status wait_done(ls_comm *comm, ls_comm_handle *handle, ls_stream *str
 
 static const ls_comm_api api = {.name = "test", .begin = begin, .wait = wait_done};
 
+static ls_exercise_peer peer_of(ls_comm *comm)
+{
+    return (ls_exercise_peer){
+        .rank = comm->rank, .members = ls_pattern_all(WORLD), .api = &api, .comm = comm};
+}
+
 static const struct row {
     ls_comm_kind kind;
     const char *name;
@@ -158,8 +164,7 @@ ROWS_TEST(counts_and_rates, rows)
         int rank = k % 3, root = k / 3 % 2 * 2;
         bool in_place = k / 6 % 2 != 0;
         ls_comm comm = {.rank = rank, .fault = (fault)(k / 12)};
-        ls_exercise_peer peer = {
-            .rank = rank, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+        ls_exercise_peer peer = peer_of(&comm);
         int iterations = comm.fault == RIGHT ? 3 : 1;
         ls_exercise what = {.kind = row->kind,
                             .dtype = LS_I32,
@@ -235,8 +240,7 @@ ROWS_TEST(an_old_result_is_none, rows)
     const struct row *row = &rows[_i];
     for (int rank = 0; rank < WORLD && row->kind != LS_COMM_SEND; rank++) {
         ls_comm comm = {.rank = rank, .fault = STALE};
-        ls_exercise_peer peer = {
-            .rank = rank, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+        ls_exercise_peer peer = peer_of(&comm);
         ls_exercise what = {.kind = row->kind, .dtype = LS_I32, .count = COUNT, .iterations = 3};
         ls_exercise_result have;
         ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
@@ -255,8 +259,7 @@ TEST(operators_are_told_apart)
     for (int k = 0; k < 3 * 4 * 4; k++) {
         ls_comm_redop redop = (ls_comm_redop)(k / 4 % 4), other = (ls_comm_redop)(k % 4);
         ls_comm comm = {.rank = 1, .fault = OTHER, .wrong_redop = other};
-        ls_exercise_peer peer = {
-            .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+        ls_exercise_peer peer = peer_of(&comm);
         ls_exercise what = {.kind = kinds[k / 16],
                             .redop = redop,
                             .dtype = LS_I32,
@@ -275,8 +278,7 @@ TEST(operators_are_told_apart)
 TEST(members_give_their_own_data)
 {
     ls_comm comm = {.rank = 1};
-    ls_exercise_peer peer = {
-        .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+    ls_exercise_peer peer = peer_of(&comm);
     ls_exercise what = {
         .kind = LS_COMM_ALL_GATHER, .dtype = LS_I32, .count = COUNT, .iterations = 1};
     ls_exercise_result have;
@@ -289,6 +291,28 @@ TEST(members_give_their_own_data)
     what.kind = LS_COMM_ALL_TO_ALL;
     ck_assert_int_eq(ls_exercise_run(&peer, &what, &have), LS_OK);
     ck_assert_int_eq(have.wrong, COUNT);
+}
+
+/* An element of any type, and its number. */
+typedef union element_bytes {
+    char bytes[8];
+    float f32;
+    uint16_t half;
+    double f64;
+    int64_t i64;
+    int32_t i32;
+    uint8_t u8;
+} element_bytes;
+
+static double number_of(ls_dtype dtype, element_bytes e)
+{
+    return dtype == LS_F32    ? (double)e.f32
+           : dtype == LS_F64  ? e.f64
+           : dtype == LS_I64  ? (double)e.i64
+           : dtype == LS_I32  ? (double)e.i32
+           : dtype == LS_U8   ? (double)e.u8
+           : dtype == LS_BF16 ? (double)ls_half_bf16_to_f32(e.half)
+                              : (double)ls_half_fp16_to_f32(e.half);
 }
 
 /* Factors of every type against the definition: none is 1, 16 ranks' product is exact. */
@@ -307,22 +331,9 @@ TEST(factors_of_every_type)
             double value = (integer < 0 ? -1 : 1) * (up ? 2 : 0.5) * (three ? 3 : 1);
             product *= value;
             for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-                union {
-                    float f32;
-                    uint16_t half;
-                    double f64;
-                    int64_t i64;
-                    int32_t i32;
-                    uint8_t u8;
-                } have;
+                element_bytes have;
                 ls_pattern_fill(LS_PATTERN_FACTORS, types[t], rank, i, 1, &have);
-                double got = types[t] == LS_F32    ? (double)have.f32
-                             : types[t] == LS_F64  ? have.f64
-                             : types[t] == LS_I64  ? (double)have.i64
-                             : types[t] == LS_I32  ? (double)have.i32
-                             : types[t] == LS_U8   ? (double)have.u8
-                             : types[t] == LS_BF16 ? (double)ls_half_bf16_to_f32(have.half)
-                                                   : (double)ls_half_fp16_to_f32(have.half);
+                double got = number_of(types[t], have);
                 double want = types[t] < LS_I64   ? value
                               : types[t] == LS_U8 ? (double)(integer < 0 ? -integer : integer)
                                                   : (double)integer;
@@ -339,7 +350,7 @@ TEST(factors_of_every_type)
 TEST(times_are_of_one_operation)
 {
     ls_comm comm = {.fault = SLOW};
-    ls_exercise_peer peer = {.members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+    ls_exercise_peer peer = peer_of(&comm);
     ls_exercise what = {
         .kind = LS_COMM_ALL_REDUCE, .dtype = LS_I32, .count = COUNT, .iterations = 4};
     ls_exercise_result have;
@@ -425,8 +436,7 @@ TEST(an_engines_error_comes_back)
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         for (int iterations = 1; iterations < 3; iterations++) {
             ls_comm comm = {.rank = 1, .fault = FAILS};
-            ls_exercise_peer peer = {
-                .rank = 1, .members = ls_pattern_all(WORLD), .api = &api, .comm = &comm};
+            ls_exercise_peer peer = peer_of(&comm);
             ls_exercise what = {
                 .kind = rows[k].kind, .dtype = LS_I32, .count = COUNT, .iterations = iterations};
             ls_exercise_result have = {.wrong = -7};
@@ -457,24 +467,9 @@ TEST(elements_of_every_type)
             uint64_t range = 2 * (uint64_t)types[t].limit + 1;
             int64_t value =
                 types[t].limit == 0 ? (int64_t)(h % 256) : (int64_t)(h % range) - types[t].limit;
-            union {
-                char bytes[8];
-                float f32;
-                uint16_t half;
-                double f64;
-                int64_t i64;
-                int32_t i32;
-                uint8_t u8;
-            } have;
+            element_bytes have;
             ls_pattern_fill(LS_PATTERN_EXACT, dtype, rank, i, 1, &have);
-            int64_t got = dtype == LS_F32   ? (int64_t)have.f32
-                          : dtype == LS_F64 ? (int64_t)have.f64
-                          : dtype == LS_I64 ? have.i64
-                          : dtype == LS_I32 ? have.i32
-                          : dtype == LS_U8  ? have.u8
-                          : dtype == LS_F16 ? (int64_t)ls_half_fp16_to_f32(have.half)
-                                            : (int64_t)ls_half_bf16_to_f32(have.half);
-            ck_assert_int_eq(got, value);
+            ck_assert_double_eq(number_of(dtype, have), (double)value);
             ck_assert_int_eq(ls_pattern_count_wrong(LS_PATTERN_EXACT, dtype, rank, i, 1, &have), 0);
             have.bytes[0] ^= 1;
             ck_assert_int_eq(ls_pattern_count_wrong(LS_PATTERN_EXACT, dtype, rank, i, 1, &have), 1);

@@ -46,25 +46,35 @@ static size_t read_bytes(uint8_t *bytes, size_t most)
     return count;
 }
 
+/* Of each test: its reader, and what was read last. */
+static ls_picture *picture;
+static const uint8_t *out;
+static int width, height;
+static char why[WHY];
+
 /* Reads PATH; why is filled on failure. */
-static ls_status decode(ls_picture *picture, const uint8_t **rgb, int *width, int *height,
-                        char *why)
+static ls_status decode(void)
 {
     why[0] = '\0';
-    return ls_picture_read(picture, PATH, rgb, width, height, why, WHY);
+    return ls_picture_read(picture, PATH, &out, &width, &height, why, WHY);
+}
+
+static void open_picture(void)
+{
+    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
+}
+
+static void close_picture(void)
+{
+    ls_picture_destroy(picture);
 }
 
 TEST(round_trip)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3];
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
     paint(rgb);
     ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 100), LS_OK);
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+    ck_assert_int_eq(decode(), LS_OK);
     ck_assert(width == WIDTH && height == HEIGHT);
     double sum = 0;
     for (int i = 0; i < WIDTH * HEIGHT * 3; i++) {
@@ -73,21 +83,20 @@ TEST(round_trip)
     /* quality 100 quantises by 1; colour conversion rounds thrice, and halved chroma moves a ramp
      * of 4 levels a pixel by at most 2 */
     ck_assert_double_lt(sum / (WIDTH * HEIGHT * 3), 3.0);
-    ls_picture_destroy(picture);
 }
 
-static void write_png(const uint8_t *rgb, int width, int height, int interlace)
+static void write_png(const uint8_t *rgb, int interlace)
 {
     FILE *stream = fopen(PATH, "wb");
     ck_assert(stream != NULL);
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(png);
     png_init_io(png, stream);
-    png_set_IHDR(png, info, (png_uint_32)width, (png_uint_32)height, 8, PNG_COLOR_TYPE_RGB,
-                 interlace, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_set_IHDR(png, info, WIDTH, HEIGHT, 8, PNG_COLOR_TYPE_RGB, interlace,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
     png_bytep rows[HEIGHT];
-    for (int y = 0; y < height; y++) {
-        rows[y] = (png_bytep)(uintptr_t)(rgb + (size_t)y * (size_t)width * 3);
+    for (int y = 0; y < HEIGHT; y++) {
+        rows[y] = (png_bytep)(uintptr_t)(rgb + (size_t)y * WIDTH * 3);
     }
     png_set_rows(png, info, rows);
     png_write_png(png, info, PNG_TRANSFORM_IDENTITY, NULL);
@@ -219,78 +228,55 @@ static void write_golden(const struct golden *golden)
 /* Every kind of file, whatever its name says: PATH ends in .jpg. */
 TEST(pixels_are_those_of_pillow)
 {
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++) {
         write_golden(&goldens[i]);
-        ck_assert_msg(decode(picture, &out, &width, &height, why) == LS_OK, "%s", why);
+        ck_assert_msg(decode() == LS_OK, "%s", why);
         ck_assert(width == 13 && height == 7);
         uint64_t digest = ls_digest_update(LS_DIGEST_START, out, 13 * 7 * 3);
         ck_assert_msg(digest == goldens[i].digest, "%s", goldens[i].name);
         ck_assert(ls_picture_known(PATH));
         ck_assert_int_eq(ls_picture_check(picture, PATH, why, WHY), LS_OK);
     }
-    ls_picture_destroy(picture);
 }
 
 TEST(grey_and_ycck)
 {
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     write_other(1, JCS_GRAYSCALE, JCS_GRAYSCALE);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+    ck_assert_int_eq(decode(), LS_OK);
     for (int i = 0; i < 16 * 16 * 3; i++) {
         ck_assert_int_eq(out[i], 77);
     }
     /* 77 of 255 stored: ink of 178 in each of four colours, so white minus 178, of 77 / 255 */
     for (int space = 0; space < 2; space++) {
         write_other(4, JCS_CMYK, space == 0 ? JCS_CMYK : JCS_YCCK);
-        ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+        ck_assert_int_eq(decode(), LS_OK);
         for (int i = 0; i < 16 * 16 * 3; i++) {
             ck_assert_int_eq(out[i], 23);
         }
     }
-    ls_picture_destroy(picture);
 }
 
 /* An interlaced file has the pixels of one that is not. */
 TEST(interlaced)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3];
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
     paint(rgb);
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     for (int way = PNG_INTERLACE_NONE; way <= PNG_INTERLACE_ADAM7; way++) {
-        write_png(rgb, WIDTH, HEIGHT, way);
-        ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+        write_png(rgb, way);
+        ck_assert_int_eq(decode(), LS_OK);
         ck_assert(width == WIDTH && height == HEIGHT);
         ck_assert_mem_eq(out, rgb, sizeof rgb);
     }
-    ls_picture_destroy(picture);
 }
 
 /* Every shorter file is an error that names it, the one that lacks but its last byte, too. */
 TEST(every_truncation)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3], whole[1 << 14];
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
     paint(rgb);
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     for (int png = 0; png < 2; png++) {
         if (png) {
-            write_png(rgb, WIDTH, HEIGHT, PNG_INTERLACE_NONE);
+            write_png(rgb, PNG_INTERLACE_NONE);
         } else {
             ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
         }
@@ -298,8 +284,8 @@ TEST(every_truncation)
         ck_assert_uint_lt(bytes, sizeof whole);
         for (size_t cut = 0; cut < bytes; cut++) {
             write_bytes(whole, cut);
-            ck_assert_msg(decode(picture, &out, &width, &height, why) == LS_ERR_USAGE,
-                          "%zu of %zu bytes pass as an image", cut, bytes);
+            ck_assert_msg(decode() == LS_ERR_USAGE, "%zu of %zu bytes pass as an image", cut,
+                          bytes);
             ck_assert_ptr_nonnull(strstr(why, PATH));
             ck_assert_int_eq(ls_picture_check(picture, PATH, why, WHY), LS_ERR_USAGE);
             if (cut == 0) {
@@ -309,19 +295,18 @@ TEST(every_truncation)
             }
         }
         write_bytes(whole, bytes);
-        ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+        ck_assert_int_eq(decode(), LS_OK);
         write_bytes("", 0);
         ck_assert(!ls_picture_known(PATH));
     }
     write_bytes("GIF89a, and not a JPEG at all", 29);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_ERR_USAGE);
+    ck_assert_int_eq(decode(), LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(why, "not a JPEG or PNG"));
     ck_assert_int_eq(ls_picture_check(picture, PATH, why, WHY), LS_ERR_USAGE);
     ck_assert(!ls_picture_known(PATH) && !ls_picture_known("/nowhere/x.jpg"));
     ck_assert_int_eq(ls_picture_read(picture, "/nowhere/x.jpg", &out, &width, &height, why, WHY),
                      LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(why, "/nowhere/x.jpg"));
-    ls_picture_destroy(picture);
 }
 
 /* A grey progressive image of side x side pixels with its last scan `times` times more. */
@@ -360,33 +345,22 @@ static void write_scans(unsigned side, int times)
 /* A small file may ask for much memory or time: 51 KB took 22 s before scans were counted. */
 TEST(costly_files)
 {
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     write_scans(2048, 10);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_OK);
+    ck_assert_int_eq(decode(), LS_OK);
     ck_assert(width == 2048 && height == 2048);
     write_scans(2048, 400);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_ERR_USAGE);
+    ck_assert_int_eq(decode(), LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(why, "more than 256 scans of 2048 x 2048 pixels"));
     write_scans(8200, 0);
-    ck_assert_int_eq(decode(picture, &out, &width, &height, why), LS_ERR_USAGE);
+    ck_assert_int_eq(decode(), LS_ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(why, "more than 2^26 pixels in several scans"));
-    ls_picture_destroy(picture);
 }
 
 /* Flipped bytes must do nothing worse than an error or other pixels. */
 TEST(broken_bytes)
 {
     uint8_t rgb[WIDTH * HEIGHT * 3], whole[1 << 14], broken[1 << 14];
-    const uint8_t *out;
-    int width, height;
-    char why[WHY];
-    ls_picture *picture;
     paint(rgb);
-    ck_assert_int_eq(ls_picture_create(&picture), LS_OK);
     int failed = 0;
     uint32_t bytes = 0;
     for (uint64_t i = 0; i < 800; i++) {
@@ -394,7 +368,7 @@ TEST(broken_bytes)
             ck_assert_int_eq(ls_picture_write_jpeg(PATH, rgb, WIDTH, HEIGHT, 90), LS_OK);
         } else if (i == 400) {
             ck_assert_int_gt(failed, 10);
-            write_png(rgb, WIDTH, HEIGHT, PNG_INTERLACE_ADAM7);
+            write_png(rgb, PNG_INTERLACE_ADAM7);
         }
         bytes = i % 400 == 0 ? (uint32_t)read_bytes(whole, sizeof whole) : bytes;
         memcpy(broken, whole, bytes);
@@ -402,13 +376,12 @@ TEST(broken_bytes)
             broken[ls_rng_below(1, n, i, bytes)] = (uint8_t)ls_rng_below(2, n, i, 256);
         }
         write_bytes(broken, bytes);
-        ls_status status = decode(picture, &out, &width, &height, why);
+        ls_status status = decode();
         ck_assert(status == LS_OK || status == LS_ERR_USAGE);
         ck_assert((status == LS_OK) == (why[0] == '\0'));
         failed += status != LS_OK;
     }
     ck_assert_int_gt(failed, 300); /* a checksum finds nearly all of a PNG file's */
-    ls_picture_destroy(picture);
 }
 
 static void make_picture_root(void)
@@ -417,4 +390,5 @@ static void make_picture_root(void)
     snprintf(PATH, sizeof PATH, "%s/image.jpg", ROOT);
 }
 
-TEST_MAIN("picture", .timeout_s = 60, .begin = make_picture_root, .end = remove_root)
+TEST_MAIN("picture", .timeout_s = 60, .before = open_picture, .after = close_picture,
+          .begin = make_picture_root, .end = remove_root)
