@@ -45,6 +45,13 @@ struct StoreFailure {
     ls_status status; /* already logged by the store */
 };
 
+void need(ls_status status)
+{
+    if (status != LS_OK) {
+        throw StoreFailure{status};
+    }
+}
+
 /* Gloo writes to sockets without MSG_NOSIGNAL, so a dead peer would end this process by SIGPIPE.
  * The signal is sent to the thread that wrote: while it is blocked there, the write fails with
  * EPIPE, which Gloo turns into an exception. The process's signal handlers stay as they are.
@@ -183,11 +190,8 @@ std::string key_of(const ls_comm *comm, const char *what, int rank)
 void publish(const ls_comm *comm, const ls_comm_options *options, const char *what,
              const std::string &value)
 {
-    ls_status status = ls_store_set(options->store, key_of(comm, what, comm->rank).c_str(),
-                                    value.data(), value.size());
-    if (status != LS_OK) {
-        throw StoreFailure{status};
-    }
+    need(ls_store_set(options->store, key_of(comm, what, comm->rank).c_str(), value.data(),
+                      value.size()));
 }
 
 std::string published(const ls_comm *comm, const ls_comm_options *options, const char *what,
@@ -195,11 +199,8 @@ std::string published(const ls_comm *comm, const ls_comm_options *options, const
 {
     void *value = nullptr;
     size_t bytes = 0;
-    ls_status status = ls_store_get(options->store, key_of(comm, what, rank).c_str(), rest_s(comm),
-                                    &value, &bytes);
-    if (status != LS_OK) {
-        throw StoreFailure{status};
-    }
+    need(ls_store_get(options->store, key_of(comm, what, rank).c_str(), rest_s(comm), &value,
+                      &bytes));
     std::string text((const char *)value, bytes);
     free(value);
     return text;
@@ -245,10 +246,7 @@ void wait_for_all(ls_comm *comm, const ls_comm_options *options)
         key.push_back(one.c_str());
     }
     publish(comm, options, "connected", comm->neighbours != nullptr ? "memory" : "");
-    ls_status status = ls_store_wait(options->store, key.data(), comm->world, rest_s(comm));
-    if (status != LS_OK) {
-        throw StoreFailure{status};
-    }
+    need(ls_store_wait(options->store, key.data(), comm->world, rest_s(comm)));
     for (int rank = 0; rank < comm->world && comm->neighbours != nullptr; rank++) {
         if (published(comm, options, "connected", rank) != "memory") {
             comm->neighbours.reset();
@@ -267,13 +265,9 @@ void connect(ls_comm *comm, const ls_comm_options *options, bool shares)
     auto device = ls_gloo::open_device(address);
     const gloo::transport::tcp::attr &own = device->attr_;
     ls_gloo::Sockets sockets(comm->world);
-    ls_status status =
-        ls_mesh_connect(options->store, ("gloo/" + comm->name).c_str(), comm->rank, comm->world,
-                        (const struct sockaddr *)&own.ai_addr, (socklen_t)own.ai_addrlen,
-                        comm->deadline_ns, sockets.fd.data());
-    if (status != LS_OK) {
-        throw StoreFailure{status};
-    }
+    need(ls_mesh_connect(options->store, ("gloo/" + comm->name).c_str(), comm->rank, comm->world,
+                         (const struct sockaddr *)&own.ai_addr, (socklen_t)own.ai_addrlen,
+                         comm->deadline_ns, sockets.fd.data()));
     comm->context = ls_gloo::connected(device, comm->rank, sockets,
                                        std::chrono::milliseconds((int64_t)(comm->timeout_s * 1e3)));
     comm->probe = comm->context->createUnboundBuffer(&comm->probed, sizeof comm->probed);

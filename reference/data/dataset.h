@@ -27,8 +27,8 @@ typedef struct ls_sampler {
  * - rank) / world). */
 int64_t ls_dataset_length(const ls_sampler *sampler);
 /* Writes this rank's images of an epoch, ls_dataset_length of them. Rank r takes positions r, r+W,
- * ... of the order, which is padded from its own start. LS_ERR_INFRA without memory. */
-ls_status ls_dataset_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index);
+ * ... of the order, which is padded from its own start. */
+void ls_dataset_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index);
 
 /* The allocator for batches; `alloc` logs its failures. */
 typedef struct ls_loader_memory {

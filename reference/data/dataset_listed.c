@@ -13,7 +13,7 @@ static ls_status plan(ls_dataset *dataset, int64_t batch, int64_t *epoch, int64_
     int64_t per_epoch = listed->base.steps_per_epoch * listed->accumulate;
     *epoch = batch / per_epoch;
     if (*epoch != listed->epoch) {
-        LS_TRY(ls_dataset_epoch(&listed->sampler, *epoch, listed->order));
+        ls_dataset_epoch(&listed->sampler, *epoch, listed->order);
         listed->epoch = *epoch;
     }
     for (int i = 0; i < listed->batch_size; i++) {
@@ -77,7 +77,7 @@ ls_status ls_dataset_listed_open(const ls_loader_options *options, const char *d
             (long long)count, (long long)length, options->world, batch * options->accumulate);
     }
     out->order = malloc((size_t)length * sizeof *out->order);
-    LS_TRY_MEMORY(out->order != NULL, "the order of %lld images", (long long)length);
+    LS_MEMORY(out->order != NULL);
     return LS_OK;
 }
 
@@ -101,14 +101,14 @@ int64_t ls_dataset_length(const ls_sampler *sampler)
                     sampler->count / sampler->world);
 }
 
-ls_status ls_dataset_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index)
+void ls_dataset_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *index)
 {
     LS_ASSERT(sampler->count > 0 && sampler->rank >= 0 && sampler->rank < sampler->world);
     int64_t length = ls_dataset_length(sampler);
     int64_t *order = NULL;
     if (sampler->shuffle) {
         order = malloc((size_t)sampler->count * sizeof *order);
-        LS_TRY_MEMORY(order != NULL, "the order of %lld images", (long long)sampler->count);
+        LS_MEMORY(order != NULL);
         ls_rng_permutation(sampler->seed + LS_PLANT(set_epoch_forgotten, (uint64_t)epoch, 0) +
                                LS_PLANT(shuffle_by_rank, 0, (uint64_t)sampler->rank),
                            sampler->count, order);
@@ -120,5 +120,4 @@ ls_status ls_dataset_epoch(const ls_sampler *sampler, int64_t epoch, int64_t *in
         index[i] = order != NULL ? order[position] : position;
     }
     free(order);
-    return LS_OK;
 }

@@ -427,6 +427,15 @@ ls_status ls_picture_read(ls_picture *picture, const char *path, const uint8_t *
     return LS_OK;
 }
 
+static void look_at_start(const ls_file_source *file, bool *png, bool *jpeg)
+{
+    uint8_t start[START_BYTES];
+    ssize_t count = pread(file->descriptor, start, sizeof start, 0);
+    size_t bytes = count > 0 ? (size_t)count : 0;
+    *png = is_png(start, bytes);
+    *jpeg = is_jpeg(start, bytes);
+}
+
 /* Searches the file's last bytes for the end of a JPEG or PNG file; some writers append a few bytes
  * after it. */
 static bool has_end_marker(const char *path)
@@ -437,13 +446,12 @@ static bool has_end_marker(const char *path)
     if (ls_file_open(path, FILE_BYTES_MAX, &file) != LS_OK) {
         return false;
     }
-    uint8_t start[START_BYTES];
-    size_t begun = (size_t)pread(file.descriptor, start, sizeof start, 0);
+    bool png, jpeg;
+    look_at_start(&file, &png, &jpeg);
     int64_t from = file.bytes > TAIL_BYTES ? file.bytes - TAIL_BYTES : 0;
     ssize_t count = pread(file.descriptor, tail, sizeof tail, from);
     close(file.descriptor);
-    bool png = begun <= sizeof start && is_png(start, begun);
-    if (!png && !(begun <= sizeof start && is_jpeg(start, begun))) {
+    if (!png && !jpeg) {
         return false;
     }
     const char *end = png ? "IEND\xae\x42\x60\x82" : "\xff\xd9";
@@ -469,13 +477,13 @@ ls_status ls_picture_check(ls_picture *picture, const char *path, char *why, siz
 bool ls_picture_known(const char *path)
 {
     ls_file_source file;
-    uint8_t start[START_BYTES];
+    bool png, jpeg;
     if (ls_file_open(path, FILE_BYTES_MAX, &file) != LS_OK) {
         return false;
     }
-    ssize_t count = pread(file.descriptor, start, sizeof start, 0);
+    look_at_start(&file, &png, &jpeg);
     close(file.descriptor);
-    return count > 0 && (is_jpeg(start, (size_t)count) || is_png(start, (size_t)count));
+    return png || jpeg;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -206,8 +206,8 @@ static void explain_sampling(const struct sampling *s, ls_verdict *out)
         bool fits = true;
         for (sampler.rank = 0; sampler.rank < s->world && fits; sampler.rank++) {
             int64_t *want = NULL, *have = ls_list_make((size_t)length + 1, sizeof *have);
+            ls_dataset_epoch(&sampler, s->epoch, have);
             fits = order_by(m, s, sampler.rank, &want) == length &&
-                   ls_dataset_epoch(&sampler, s->epoch, have) == LS_OK &&
                    memcmp(have, want, (size_t)length * sizeof *have) == 0;
             free(have);
             free(want);
@@ -231,8 +231,8 @@ static void judge_sampling(const ls_case *row, const ls_record *job, ls_verdict 
         if (ls_dataset_length(&sampler) != length) {
             ls_verdict_fail(out, "rank=%d has %lld images, expected %lld", rank,
                             (long long)ls_dataset_length(&sampler), (long long)length);
-        } else if (ls_dataset_epoch(&sampler, s->epoch, have) != LS_OK) {
-            ls_verdict_fail(out, "rank=%d: the sampler failed", rank);
+        } else {
+            ls_dataset_epoch(&sampler, s->epoch, have);
         }
         for (int64_t i = 0; i < length && out->code == LS_PASS; i++, compared++) {
             if (have[i] != want[i]) {
@@ -265,8 +265,8 @@ static void judge_golden(const ls_case *row, const ls_record *job, ls_verdict *o
         int epoch = i / 2, rank = i % 2;
         ls_sampler sampler = {.count = 10, .rank = rank, .world = 2, .shuffle = true};
         int64_t have[5] = {0}, *want = NULL;
-        if (ls_dataset_epoch(&sampler, epoch, have) != LS_OK ||
-            memcmp(have, golden[epoch][rank], sizeof have) != 0) {
+        ls_dataset_epoch(&sampler, epoch, have);
+        if (memcmp(have, golden[epoch][rank], sizeof have) != 0) {
             ls_verdict_fail(out, "epoch %d rank=%d: %lld %lld %lld %lld %lld is not torch's", epoch,
                             rank, (long long)have[0], (long long)have[1], (long long)have[2],
                             (long long)have[3], (long long)have[4]);
@@ -295,10 +295,7 @@ static void judge_cover(const ls_case *row, const ls_record *job, ls_verdict *ou
             for (s.rank = 0; s.rank < world; s.rank++) {
                 int64_t index[48];
                 LS_ASSERT(length <= 48);
-                if (ls_dataset_epoch(&s, 7, index) != LS_OK) {
-                    ls_verdict_fail(out, "the sampler failed");
-                    return;
-                }
+                ls_dataset_epoch(&s, 7, index);
                 for (int64_t i = 0; i < length; i++) {
                     seen[index[i] >= 0 && index[i] < count ? index[i] : 0]++;
                 }
