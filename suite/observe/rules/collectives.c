@@ -10,24 +10,27 @@
 #include "reference/oracle/bits.h"
 #include "rules.h"
 
-/* False where the rule has nothing to judge. */
-static bool seen(const ls_collectives *of, ls_observe_finding *out)
+/* By that function, where there is something to judge. */
+static void judge_seen(const ls_observe_trace *trace,
+                       void (*judge)(const ls_collectives *of, ls_observe_finding *out),
+                       ls_observe_finding *out)
 {
+    ls_collectives of;
     bool shared = false;
-    for (int i = 0; i < of->comm_count; i++) {
-        shared = shared || of->comm[i].world > 1 ||
-                 (of->comm[i].op[0] != '\0' && strcmp(of->comm[i].op, "*") != 0);
+    ls_collectives_read(trace->record.directory, &of);
+    for (int i = 0; i < of.comm_count; i++) {
+        shared = shared || of.comm[i].world > 1 ||
+                 (of.comm[i].op[0] != '\0' && strcmp(of.comm[i].op, "*") != 0);
     }
-    if (of->broken[0] != '\0') {
-        ls_verdict_set(&out->verdict, LS_INFRA, "%s", of->broken);
-        return false;
-    }
-    if (of->files == 0 || !shared) {
+    if (of.broken[0] != '\0') {
+        ls_verdict_set(&out->verdict, LS_INFRA, "%s", of.broken);
+    } else if (of.files == 0 || !shared) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
-                       of->files == 0 ? "NCCL was not looked at" : "no communicator of two ranks");
-        return false;
+                       of.files == 0 ? "NCCL was not looked at" : "no communicator of two ranks");
+    } else {
+        judge(&of, out);
     }
-    return true;
+    ls_collectives_free(&of);
 }
 
 /* ---- collectives.order ----------------------------------------------------------------------- */
@@ -65,23 +68,21 @@ static void fail_order(const ls_collectives *of, ls_observe_finding *out)
                        "make every rank call the same collectives in the same order");
 }
 
-void ls_rules_collectives_order(const ls_observe_trace *trace, ls_observe_finding *out)
+static void judge_order(const ls_collectives *of, ls_observe_finding *out)
 {
-    ls_collectives of;
-    ls_collectives_read(trace->record.directory, &of);
-    if (!seen(&of, out)) {
-        ls_collectives_free(&of);
-        return;
-    }
-    if (of.mismatch.found) {
-        fail_order(&of, out);
-    } else if (of.compared == 0) {
+    if (of->mismatch.found) {
+        fail_order(of, out);
+    } else if (of->compared == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no two ranks' calls could be compared");
     } else {
-        ls_verdict_pass(&out->verdict, of.compared, "%lld calls were the same on another rank",
-                        (long long)of.compared);
+        ls_verdict_pass(&out->verdict, of->compared, "%lld calls were the same on another rank",
+                        (long long)of->compared);
     }
-    ls_collectives_free(&of);
+}
+
+void ls_rules_collectives_order(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    judge_seen(trace, judge_order, out);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -488,24 +489,22 @@ static void conclude(const ls_collectives *of, const tally *t, ls_observe_findin
     }
 }
 
-void ls_rules_collectives_sum(const ls_observe_trace *trace, ls_observe_finding *out)
+static void judge_sums(const ls_collectives *of, ls_observe_finding *out)
 {
-    ls_collectives of;
     tally t = {0};
-    ls_collectives_read(trace->record.directory, &of);
-    if (!seen(&of, out)) {
-        ls_collectives_free(&of);
-        return;
-    }
-    for (int i = 0, end; i < of.sample_count && !t.failed; i = end) {
-        const ls_collectives_sample *first = &of.sample[i];
-        for (end = i + 1; end < of.sample_count && of.sample[end].comm == first->comm &&
-                          of.sample[end].call.number == first->call.number;
+    for (int i = 0, end; i < of->sample_count && !t.failed; i = end) {
+        const ls_collectives_sample *first = &of->sample[i];
+        for (end = i + 1; end < of->sample_count && of->sample[end].comm == first->comm &&
+                          of->sample[end].call.number == first->call.number;
              end++) {
         }
-        group g = {first, end - i, of.comm[first->comm].world};
-        judge_group(&of, &g, &t, out);
+        group g = {first, end - i, of->comm[first->comm].world};
+        judge_group(of, &g, &t, out);
     }
-    conclude(&of, &t, out);
-    ls_collectives_free(&of);
+    conclude(of, &t, out);
+}
+
+void ls_rules_collectives_sum(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    judge_seen(trace, judge_sums, out);
 }

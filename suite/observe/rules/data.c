@@ -358,12 +358,8 @@ static void judge_overlap(const ls_observe_trace *trace, int number, const pass 
     overlap o = overlap_of(p);
     bool distributed = all_have(p, "DistributedSampler");
     /* DistributedSampler pads to a multiple of the ranks; others may pad their last batches. */
-    int64_t padding = distributed ? p->ranks - 1 : p->ranks * p->batch;
     bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
-    if (plain) {
-        padding = 0;
-    }
-    if (o.across <= padding) {
+    if (o.across <= (distributed ? p->ranks - 1 : plain ? 0 : p->ranks * p->batch)) {
         return;
     }
     if (distributed) {

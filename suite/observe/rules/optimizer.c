@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -290,23 +291,19 @@ static void compare_ranks(const ls_observe_trace *trace, int64_t *compared, ls_o
             ++*compared;
             if (a->step->lr != b->step->lr) {
                 bool built = i == 0 && ls_job_built_with_rates(trace, 0, k);
-                int call = ls_trace_find(a, LS_CALL_SCHEDULE, 0);
-                call = call < 0 ? ls_trace_find(a, LS_CALL_OPTIMIZER_STEP, 0) : call;
-                ls_verdict_fail(&out->verdict,
-                                "step %lld: the rate is %g on rank 0 and %g on rank "
-                                "%d",
-                                (long long)a->step->step, a->step->lr, b->step->lr, k);
-                if (built) {
-                    ls_finding_explain(out, ls_event_text(ls_job_optimizer(first, 0), at, ""),
-                                       "the optimizers are built with other rates",
-                                       "compute the rate from values that are equal on all ranks");
-                    return;
-                }
-                ls_finding_explain(out, call >= 0 ? a->call[call].at : "",
-                                   "the schedule follows a value of each rank's own, or is stepped "
-                                   "on some ranks only",
-                                   "step the schedule on all ranks alike; reduce a metric over all "
-                                   "ranks before ReduceLROnPlateau takes it");
+                const char *schedule = ls_trace_place(a, LS_CALL_SCHEDULE);
+                const char *at =
+                    built ? ls_event_text(ls_job_optimizer(first, 0), at, "") : schedule;
+                ls_finding_set(out, LS_FAIL,
+                               at[0] != '\0' ? at : ls_trace_place(a, LS_CALL_OPTIMIZER_STEP),
+                               built ? "the optimizers are built with other rates"
+                                     : "the schedule follows a value of each rank's own, or is "
+                                       "stepped on some ranks only",
+                               built ? "compute the rate from values that are equal on all ranks"
+                                     : "step the schedule on all ranks alike; reduce a metric over "
+                                       "all ranks before ReduceLROnPlateau takes it",
+                               "step %lld: the rate is %g on rank 0 and %g on rank %d",
+                               (long long)a->step->step, a->step->lr, b->step->lr, k);
                 return;
             }
         }
@@ -326,20 +323,17 @@ static void follow_step(const ls_observe_step *step, follow *f)
 {
     ls_trace_each_call(call, step) {
         if (call->kind == LS_CALL_OPTIMIZER_STEP) {
-            double used = ls_event_number_at(ls_event_list(call->json, lr), 0);
+            double used = ls_calls_rate(call, 0);
             f->used_moves = f->used_moves || (!isnan(f->used_first) && used != f->used_first);
             f->used_first = isnan(f->used_first) ? used : f->used_first;
-            if (f->last != NULL && !isnan(used) &&
-                !isnan(ls_event_number_at(ls_event_list(f->last->json, lr), 0))) {
+            double asked = f->last == NULL ? NAN : ls_calls_rate(f->last, 0);
+            if (!isnan(used) && !isnan(asked)) {
                 f->checked++;
-                f->missed +=
-                    !is_same(used, ls_event_number_at(ls_event_list(f->last->json, lr), 0));
-                f->step = is_same(used, ls_event_number_at(ls_event_list(f->last->json, lr), 0))
-                              ? f->step
-                              : call;
+                f->missed += !is_same(used, asked);
+                f->step = is_same(used, asked) ? f->step : call;
             }
         } else if (call->kind == LS_CALL_SCHEDULE) {
-            double given = ls_event_number_at(ls_event_list(call->json, lr), 0);
+            double given = ls_calls_rate(call, 0);
             f->given_moves = f->given_moves || (!isnan(f->given_first) && given != f->given_first);
             f->given_first = isnan(f->given_first) ? given : f->given_first;
             f->last = call;
@@ -400,7 +394,7 @@ static bool uses_rate(const ls_call *call, double rate)
 {
     int count = ls_event_count(ls_event_list(call->json, lr));
     for (int g = 0; g < count; g++) {
-        if (is_same(ls_event_number_at(ls_event_list(call->json, lr), g), rate)) {
+        if (is_same(ls_calls_rate(call, g), rate)) {
             return true;
         }
     }
@@ -420,10 +414,9 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
         } else if (call->kind == LS_CALL_SCHEDULE) {
             last = call;
         } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
-                   !isnan(ls_event_number_at(ls_event_list(last->json, lr), 0)) &&
-                   !isnan(ls_event_number_at(ls_event_list(call->json, lr), 0))) {
+                   !isnan(ls_calls_rate(last, 0)) && !isnan(ls_calls_rate(call, 0))) {
             checked++;
-            if (uses_rate(call, ls_event_number_at(ls_event_list(last->json, lr), 0))) {
+            if (uses_rate(call, ls_calls_rate(last, 0))) {
                 return;
             }
         }

@@ -56,24 +56,20 @@ static void fail_collective(const ls_observe_trace *trace, int rank, const ls_ob
     char x[140], y[140];
     describe(a, x, sizeof x);
     describe(b, y, sizeof y);
+    bool others = a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
+                  strcmp(ls_calls_text(a, op), ls_calls_text(b, op)) == 0; /* other tensors */
     /* A job that ended well with such a difference ran them on groups of its own. */
-    ls_verdict_set(&out->verdict, ls_job_ended_well(trace) ? LS_WEAK : LS_FAIL,
-                   "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
-                   (long long)step->step->step, n + 1, x, rank, y);
-    if (a != NULL && b != NULL && strcmp(a->at, b->at) == 0 &&
-        strcmp(ls_calls_text(a, op), ls_calls_text(b, op)) == 0) {
-        ls_finding_explain(
-            out, a->at,
-            "the ranks come to the same call with other tensors: they go through them in another "
-            "order (that of a set, say), or sizes depend on a rank's data",
-            "go through tensors in one order on every rank, and send sizes that all ranks share");
-        return;
-    }
-    ls_finding_explain(
-        out, a != NULL ? a->at : b->at,
-        "a collective depends on a value of the rank's own (its number, its data, its loss): the "
-        "others wait for it for ever, or get the sum of different things",
-        "call the same collectives in the same order on every rank");
+    ls_finding_set(
+        out, ls_job_ended_well(trace) ? LS_WEAK : LS_FAIL, a != NULL ? a->at : b->at,
+        others ? "the ranks come to the same call with other tensors: they go through them in "
+                 "another order (that of a set, say), or sizes depend on a rank's data"
+               : "a collective depends on a value of the rank's own (its number, its data, its "
+                 "loss): the others wait for it for ever, or get the sum of different things",
+        others
+            ? "go through tensors in one order on every rank, and send sizes that all ranks share"
+            : "call the same collectives in the same order on every rank",
+        "step %lld, collective %d of the script: rank 0 %s, rank %d %s",
+        (long long)step->step->step, n + 1, x, rank, y);
 }
 
 /* Calls in which the ranks of a model in DistributedDataParallel meet: a backward that reduces, a

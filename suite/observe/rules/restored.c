@@ -179,7 +179,7 @@ static climb climb_of(const ls_observe_rank *rank, int optimizer, double file)
         if (ls_job_steps_of(&rank->step[i], optimizer, &call) == 0) {
             continue;
         }
-        double now = ls_event_number_at(ls_event_list(call->json, lr), 0);
+        double now = ls_calls_rate(call, 0);
         c.step = c.step == NULL ? call : c.step;
         c.first = isnan(c.first) ? now : c.first;
         c.rises += now > last;

@@ -69,10 +69,10 @@ static void add_step(course *c, const ls_call *call)
     bool apart = false, zero = true;
     for (int g = 0; g < c->count; g++) {
         rates *own = &c->group[g];
-        double rate = ls_event_number_at(ls_event_list(call->json, lr), g);
+        double rate = ls_calls_rate(call, g);
         own->moves = own->moves || (!isnan(own->first) && !same_rate(rate, own->first));
         own->first = isnan(own->first) ? rate : own->first;
-        apart = apart || !same_rate(rate, ls_event_number_at(ls_event_list(call->json, lr), 0));
+        apart = apart || !same_rate(rate, ls_calls_rate(call, 0));
         zero = zero && rate == 0;
     }
     c->steps += call->times;
@@ -85,7 +85,7 @@ static void add_schedule(course *c, const ls_call *call)
 {
     for (int g = 0; g < c->count; g++) {
         rates *own = &c->group[g];
-        double rate = ls_event_number_at(ls_event_list(call->json, lr), g);
+        double rate = ls_calls_rate(call, g);
         own->given_moves =
             own->given_moves || (!isnan(own->given_first) && !same_rate(rate, own->given_first));
         own->given_first = isnan(own->given_first) ? rate : own->given_first;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "suite/observe/trace/calls.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "reference/oracle/update.h"
@@ -322,7 +323,7 @@ static void read_settings(const ls_event *event, const ls_event *group, const ls
                           int index, settings *s)
 {
     const ls_event *changed = ls_event_at(ls_event_member(call->json, set), index);
-    double rate = ls_event_number_at(ls_event_list(call->json, lr), index);
+    double rate = ls_calls_rate(call, index);
     const char *rule = ls_event_text(event, rule, "");
     ls_text_put(s->rule, sizeof s->rule, "%s", rule);
     s->lr = isnan(rate) ? number(changed, group, LS_NUMBER(lr), NAN) : rate;

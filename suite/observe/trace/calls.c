@@ -63,6 +63,11 @@ long long ls_calls_step(const ls_calls *calls)
     return calls->step == NULL ? 0 : (long long)calls->step->step->step;
 }
 
+double ls_calls_rate(const ls_call *call, int group)
+{
+    return ls_event_number_at(ls_event_list(call->json, lr), group);
+}
+
 bool ls_calls_is_training(const ls_call *call)
 {
     return call->kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) != 0 &&

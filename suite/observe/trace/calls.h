@@ -87,6 +87,8 @@ const char *ls_calls_text_of(const ls_call *call, ls_event_member member);
 #define ls_calls_text(call, name) \
     ls_calls_text_of((call), LS_TEXT_MEMBER(name)) /* "" where absent */
 long long ls_calls_step(const ls_calls *calls);    /* number of the step */
+/* The rate of a group, of an optimizer's or a schedule's step; NaN: not known. */
+double ls_calls_rate(const ls_call *call, int group);
 /* A forward that is followed by a backward: with autograd on. */
 bool ls_calls_is_training(const ls_call *call);
 /* Whether an enabled scaler scaled a loss or stepped an optimizer on any rank. */
