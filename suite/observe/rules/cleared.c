@@ -43,17 +43,6 @@ static void note_kept(const ls_observe_trace *trace, ls_calls *calls, int rank, 
                      "call optimizer.zero_grad() after each step, before the next backward");
 }
 
-/* Steps by nothing are judged together: a script may clear the gradients of a batch that it wants
- * to leave out. */
-static void note_emptied(const ls_calls *calls, const ls_calls_optimizer *own, int rank, zeroes *z)
-{
-    if (z->emptied++ == 0) {
-        z->emptied_rank = rank;
-        z->emptied_step = ls_calls_step(calls);
-        z->clear = own->clear != NULL ? own->clear->at : calls->call->at;
-    }
-}
-
 static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int rank, zeroes *z,
                          ls_observe_finding *out)
 {
@@ -67,7 +56,11 @@ static void look_at_zero(const ls_observe_trace *trace, ls_calls *calls, int ran
     z->shown = z->shown || (own->attempts > 0 && own->by_hand);
     /* Before its first step an optimizer has no number: a zero_grad without one counts for all. */
     if (own->attempts > 0 && own->backwards > 0 && own->cleared && ls_calls_pending(own) == 0) {
-        note_emptied(calls, own, rank, z);
+        if (z->emptied++ == 0) {
+            z->emptied_rank = rank;
+            z->emptied_step = ls_calls_step(calls);
+            z->clear = own->clear != NULL ? own->clear->at : calls->call->at;
+        }
     }
     if (own->attempts > 0 && own->backwards > 0 && !own->cleared && own->left > 0) {
         note_kept(trace, calls, rank, z, out);

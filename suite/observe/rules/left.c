@@ -264,14 +264,6 @@ static void find_mixed(const given *all, int own, const int *last_step, long lon
     }
 }
 
-static void end_attempt(given *g)
-{
-    if (g->attempts++ == 0 && g->count == 1) {
-        g->first_of_all = g->by[0].at;
-    }
-    g->count = 0;
-}
-
 static mixed look_for_mixed(const ls_observe_rank *rank)
 {
     mixed m = {0};
@@ -297,7 +289,10 @@ static mixed look_for_mixed(const ls_observe_rank *rank)
             }
         } else if (ls_calls_is_attempt(call) && own >= 0 && own < LS_CALLS_OPTIMIZERS) {
             find_mixed(all, own, last_step, ls_calls_step(&calls), &m);
-            end_attempt(&all[own]);
+            if (all[own].attempts++ == 0 && all[own].count == 1) {
+                all[own].first_of_all = all[own].by[0].at;
+            }
+            all[own].count = 0;
             last_step[own] = number;
         }
     }

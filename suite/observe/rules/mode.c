@@ -214,13 +214,6 @@ static bool should_move(const ls_observe_rank *rank, const ls_observe_step *step
     return false;
 }
 
-static const char *buffers_of(const ls_observe_step *step)
-{
-    return (step->step->digest_mask & (1u << LS_RECORD_BUFFER)) != 0
-               ? step->step->digest[LS_RECORD_BUFFER]
-               : NULL;
-}
-
 /* Steps after which digests could have changed, and did or did not. */
 typedef struct motion {
     int concerned, moved, stood;
@@ -233,7 +226,7 @@ static void follow_buffers(const ls_observe_rank *rank, motion *m)
 {
     const char *before = NULL;
     ls_trace_each_step(step, rank) {
-        const char *now = buffers_of(step);
+        const char *now = ls_trace_digest(step, LS_RECORD_BUFFER);
         bool concerned = should_move(rank, step, -1);
         m->concerned += concerned;
         if (now == NULL) {

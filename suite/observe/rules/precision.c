@@ -204,17 +204,6 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
     }
 }
 
-static void judge_unscaled(const precision *p, ls_observe_finding *out)
-{
-    bool wholly_half = p->f16_params > 0 && p->f16_params == p->params;
-    ls_finding_set(
-        out, wholly_half ? LS_WEAK : LS_FAIL, p->cast->at,
-        "f16 without a loss scale: gradients below 6e-8 become zero",
-        "scale the loss: torch.amp.GradScaler, scaler.scale(loss).backward(), "
-        "scaler.step(optimizer), scaler.update(); or use bf16",
-        "%d training forwards under f16 autocast, and no enabled GradScaler scaled a loss", p->f16);
-}
-
 /* The two branches of an accumulation, one of which forgot autocast. */
 static bool judge_micro_steps(const precision *p, ls_observe_finding *out)
 {
@@ -303,7 +292,14 @@ void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_findi
     }
     if (p.f16 > 0 && !p.scaled && p.backwards > 0) {
         ls_observe_finding one = {0};
-        judge_unscaled(&p, &one);
+        bool wholly_half = p.f16_params > 0 && p.f16_params == p.params;
+        ls_finding_set(
+            &one, wholly_half ? LS_WEAK : LS_FAIL, p.cast->at,
+            "f16 without a loss scale: gradients below 6e-8 become zero",
+            "scale the loss: torch.amp.GradScaler, scaler.scale(loss).backward(), "
+            "scaler.step(optimizer), scaler.update(); or use bf16",
+            "%d training forwards under f16 autocast, and no enabled GradScaler scaled a loss",
+            p.f16);
         ls_finding_guess(out, &one);
     } else if (p.autocast == 0 && p.scaled) {
         judge_without_autocast(trace, &p, out);

@@ -191,12 +191,6 @@ void ls_rules_replicas_start(const ls_observe_trace *trace, ls_observe_finding *
 
 /* ---- every step ------------------------------------------------------------------------------ */
 
-static const char *digest_of(const ls_observe_step *step, ls_record_digest which)
-{
-    bool given = step != NULL && (step->step->digest_mask & (1u << which)) != 0;
-    return given ? step->step->digest[which] : NULL;
-}
-
 /* The last step that every rank has. */
 static int64_t last_step(const ls_observe_trace *trace)
 {
@@ -225,7 +219,7 @@ static compared compare_steps(const ls_observe_trace *trace, ls_record_digest wh
         const char *first = NULL;
         int a = 0, known = 0;
         for (int k = 0; k < trace->world && c.split.step == 0; k++) {
-            const char *digest = digest_of(ls_trace_step(&trace->rank[k], n), which);
+            const char *digest = ls_trace_digest(ls_trace_step(&trace->rank[k], n), which);
             if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
                 c.split = (ls_split){n, a, k};
             }

@@ -110,12 +110,8 @@ static void report(const ls_event *optimizer, const ls_event *restore, const fir
             "rank %d: the optimizer's state has the rate %g, and the first step after it was "
             "loaded uses %g",
             k, file->number, ls_event_at(rates, 0)->number);
-    if (sure) {
-        ls_verdict_fail(&out->verdict, "%s", found);
-    } else {
-        ls_verdict_set(&out->verdict, LS_WEAK, "%s: right once, where a job of one rank wrote it",
-                       found);
-    }
+    ls_verdict_set(&out->verdict, sure ? LS_FAIL : LS_WEAK, "%s%s", found,
+                   sure ? "" : ": right once, where a job of one rank wrote it");
     ls_verdict_cause(&out->verdict, "the rate is scaled by the number of ranks once more after the "
                                     "state was loaded, which holds it scaled already");
     const char *scaled = ls_event_text(optimizer, scaled_at, "");
@@ -334,14 +330,14 @@ static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out
             may_come_again(trace, k, now[0])) {
             continue;
         }
+        const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[k], load), 0);
         ls_finding_set(
-            out, LS_FAIL,
-            ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), at, ""),
+            out, LS_FAIL, ls_event_text(load, at, ""),
             "the same seed at each start, and no random state of the file restored: a job that "
             "goes on draws what it has drawn before",
             "save and restore the random states, or seed by the count of steps",
             "rank %d: the first %d batches are those with which the job that wrote %.100s began", k,
-            same, ls_event_text(ls_event_at(ls_trace_events(&trace->rank[k], load), 0), path, ""));
+            same, ls_event_text(load, path, ""));
         return;
     }
 }

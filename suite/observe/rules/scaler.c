@@ -459,15 +459,12 @@ static bool sends_parameters(const ls_observe_rank *rank, const ls_observe_step 
     return held > 0 && sent >= held;
 }
 
-static bool changed(const ls_record_step *before, const ls_record_step *now, ls_record_digest which,
-                    int *compared)
+static bool changed(const ls_observe_step *before, const ls_observe_step *now,
+                    ls_record_digest which, int *compared)
 {
-    unsigned bit = 1u << which;
-    if ((before->digest_mask & bit) == 0 || (now->digest_mask & bit) == 0) {
-        return false;
-    }
-    ++*compared;
-    return strcmp(before->digest[which], now->digest[which]) != 0;
+    const char *a = ls_trace_digest(before, which), *b = ls_trace_digest(now, which);
+    *compared += a != NULL && b != NULL;
+    return a != NULL && b != NULL && strcmp(a, b) != 0;
 }
 
 static void fail_change(const ls_observe_rank *rank, int number, int i, const char *what,
@@ -492,12 +489,12 @@ static void check_digests(const ls_observe_trace *trace, int number, skips *coun
     const ls_observe_rank *rank = &trace->rank[number];
     bool trained = !trace->attached || trains_all_models(rank);
     for (int i = 1; i < rank->step_count; i++) {
-        const ls_record_step *now = rank->step[i].step, *before = rank->step[i - 1].step;
-        if (!now->skipped || restored_near(rank, now->step)) {
+        const ls_observe_step *now = &rank->step[i], *before = now - 1;
+        if (!now->step->skipped || restored_near(rank, now->step->step)) {
             continue;
         }
         count->skipped += !trace->attached;
-        bool params = trained && !sends_parameters(rank, &rank->step[i]);
+        bool params = trained && !sends_parameters(rank, now);
         if (params && changed(before, now, LS_RECORD_PARAM, &count->compared)) {
             fail_change(rank, number, i, "parameters", out);
         }

@@ -245,14 +245,9 @@ static bool drew_all(const ls_observe_trace *trace)
     for (int i = 0;; i++) {
         double count = 0, length = NAN;
         for (int k = 0; k < trace->world; k++) {
-            const ls_event *data;
-            int index = i;
-            ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
-                if (ls_pass_is_trained(data) && index-- == 0) {
-                    count += ls_event_number(data, count, 0);
-                    length = ls_event_number(data, length, NAN);
-                }
-            }
+            const ls_event *data = ls_pass_trained(&trace->rank[k], i);
+            count += ls_event_number(data, count, 0);
+            length = data != NULL ? ls_event_number(data, length, NAN) : length;
         }
         if (count == 0) {
             return false;
@@ -267,12 +262,8 @@ static bool drew_all(const ls_observe_trace *trace)
  * them differ each time. True for one pass. */
 static bool comes_again(const ls_observe_trace *trace, const ls_contents *training)
 {
-    int passes = 0;
-    const ls_event *data;
-    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
-        passes += ls_pass_is_trained(data);
-    }
-    return passes < 2 || training->repeated > duplicates.value * training->count;
+    return ls_pass_trained(&trace->rank[0], 1) == NULL ||
+           training->repeated > duplicates.value * training->count;
 }
 
 /* No validation of that place comes before this pass of rank k: its place is still to be judged. */

@@ -84,6 +84,12 @@ const ls_call *ls_trace_next_kind(const ls_observe_step *step, ls_call_kind kind
     return next < 0 ? NULL : &step->call[next];
 }
 
+const char *ls_trace_digest(const ls_observe_step *step, ls_record_digest which)
+{
+    bool given = step != NULL && (step->step->digest_mask & (1u << which)) != 0;
+    return given ? step->step->digest[which] : NULL;
+}
+
 const ls_call *ls_trace_first(const ls_observe_rank *rank, ls_call_kind kind)
 {
     ls_trace_each_step(step, rank) {

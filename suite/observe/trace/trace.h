@@ -142,6 +142,9 @@ ls_call ls_trace_call(const ls_event *event);
 /* The step of that number of a rank, or NULL. */
 const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number);
 
+/* The digest of a step's tensors of that kind, or NULL; of NULL, too. */
+const char *ls_trace_digest(const ls_observe_step *step, ls_record_digest which);
+
 /* What a rank was doing when its process ended: the calls of the step that it did not close
  * (events.md, "The open step"). */
 /* Reads open.rank<k> into rank->open; leaves it NULL where there is none, or where the step was
