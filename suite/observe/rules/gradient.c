@@ -162,7 +162,7 @@ static double median_of(const table *t)
         value[i] = t->row[i].f32;
     }
     ls_sort_doubles(value, t->count);
-    double middle = t->count > 0 ? value[t->count / 2] : 0;
+    double middle = value[t->count / 2]; /* 0 of none */
     free(value);
     return middle;
 }

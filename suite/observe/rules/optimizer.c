@@ -9,15 +9,20 @@
 
 /* ---- every parameter in one group ------------------------------------------------------------ */
 
-static bool gets_gradient(const ls_observe_trace *trace, int rank, const char *name,
-                          ls_observe_finding *out)
+/* What detailed steps of rank 0 show of a parameter's gradient: 0 nothing, 1 zeros, or what was
+ * reduced alone, 2 others. */
+static int gradient_of(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
 {
-    bool found = false;
-    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_dumpfile *file =
-            ls_trace_samples(trace, rank, ls_trace_step(&trace->rank[rank], n), out);
-        found = ls_samples_find(file, "local", name, NULL) != NULL ||
-                ls_samples_find(file, "reduced", name, NULL) != NULL;
+    int found = 0;
+    for (int64_t n = 0; found < 2 && (n = ls_samples_next(trace, n)) != 0;) {
+        ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], n), out);
+        ls_values local = ls_samples_read(file, "local", name, NULL);
+        if (!ls_samples_zero(&local)) {
+            found = 2;
+        } else if (local.v != NULL || ls_samples_find(file, "reduced", name, NULL) != NULL) {
+            found = 1;
+        }
+        ls_samples_free(&local);
         ls_dumpfile_close(file);
     }
     return found;
@@ -104,7 +109,7 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
             }
             continue;
         }
-        bool trained = gets_gradient(trace, 0, tensor->name, out);
+        bool trained = gradient_of(trace, tensor->name, out) > 0;
         if (!ls_job_is_trained(rank, tensor->model, false)) {
             if (trained) {
                 ls_job_add_name(&c.other_model, tensor->name);
@@ -117,22 +122,6 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
         }
     }
     return c;
-}
-
-/* Whether a detailed step gave the parameter a gradient that is not all zero. */
-static bool gets_nonzero(const ls_observe_trace *trace, const char *name, ls_observe_finding *out)
-{
-    bool found = false;
-    for (int64_t n = 0; !found && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_dumpfile *file = ls_trace_samples(trace, 0, ls_trace_step(&trace->rank[0], n), out);
-        ls_values local = ls_samples_read(file, "local", name, NULL);
-        for (int64_t i = 0; i < local.count && local.v != NULL; i++) {
-            found = found || local.v[i] != 0;
-        }
-        ls_samples_free(&local);
-        ls_dumpfile_close(file);
-    }
-    return found;
 }
 
 static const ls_tol idle_steps =
@@ -152,7 +141,7 @@ static bool report_idle(const ls_observe_trace *trace, ls_observe_finding *out)
             int optimizer, index;
             if (tensor != NULL && tensor->trainable &&
                 ls_job_group(rank, tensor->name, -1, &optimizer, &index) == NULL &&
-                gets_nonzero(trace, tensor->name, out)) {
+                gradient_of(trace, tensor->name, out) == 2) {
                 ls_job_add_name(&names, tensor->name);
             }
         }
@@ -390,17 +379,6 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
     }
 }
 
-static bool uses_rate(const ls_call *call, double rate)
-{
-    int count = ls_event_count(ls_event_list(call->json, lr));
-    for (int g = 0; g < count; g++) {
-        if (is_same(ls_calls_rate(call, g), rate)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Of several optimizers: a schedule whose own one never steps, and whose rates no other one uses.
  * An optimizer that holds another may step in its place, by the same groups. */
 static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding *out)
@@ -416,8 +394,10 @@ static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding
         } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
                    !isnan(ls_calls_rate(last, 0)) && !isnan(ls_calls_rate(call, 0))) {
             checked++;
-            if (uses_rate(call, ls_calls_rate(last, 0))) {
-                return;
+            for (int g = 0; g < ls_event_count(ls_event_list(call->json, lr)); g++) {
+                if (is_same(ls_calls_rate(call, g), ls_calls_rate(last, 0))) {
+                    return;
+                }
             }
         }
     }

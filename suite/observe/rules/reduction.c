@@ -199,16 +199,11 @@ static bool is_judged_plainly(const ls_samples *samples, const tally *t, int ten
            !is_own_part(t, tensor);
 }
 
-static ls_values used_of(const ls_samples *samples, int rank, const char *name)
-{
-    return ls_samples_read(samples->file[rank], "used", name, NULL);
-}
-
 static void add_to_fit(const ls_samples *samples, int rank, const char *name, fit *f)
 {
     ls_mean mean;
     ls_mean_plan plan = ls_mean_plan_of(samples, rank);
-    ls_values used = used_of(samples, rank, name);
+    ls_values used = ls_samples_read(samples->file[rank], "used", name, NULL);
     if (used.v != NULL && ls_mean_make(samples, &plan, name, "F32", &mean)) {
         for (int64_t i = 0; i < mean.count && i < used.count; i++) {
             bool finite = isfinite(used.v[i]) && isfinite(mean.mean[i]);
@@ -226,7 +221,7 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
     ls_mean mean;
     ls_mean_plan plan = ls_mean_plan_of(samples, rank);
     plan.backwards += 4; /* the factor, a division by the scale, one by the clip */
-    ls_values used = used_of(samples, rank, name);
+    ls_values used = ls_samples_read(samples->file[rank], "used", name, NULL);
     if (used.v == NULL ||
         !ls_mean_make(samples, &plan, name, ls_reduction_type(samples, rank, name), &mean)) {
         ls_samples_free(&used);
@@ -264,7 +259,7 @@ static double fit_own(const ls_samples *samples, int rank, const tally *t)
         if (!is_judged_plainly(samples, t, i)) {
             continue;
         }
-        ls_values used = used_of(samples, rank, name);
+        ls_values used = ls_samples_read(samples->file[rank], "used", name, NULL);
         ls_values local = ls_samples_read(samples->file[rank], "local", name, NULL);
         for (int64_t e = 0; used.v != NULL && local.v != NULL && e < used.count && e < local.count;
              e++) {

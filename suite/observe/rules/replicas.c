@@ -214,7 +214,7 @@ static compared compare_steps(const ls_observe_trace *trace, ls_record_digest wh
 {
     static const char nothing[] = "0000000000000000"; /* of no tensors */
     compared c = {0};
-    for (int64_t n = ls_split_first_step(trace); n != INT64_MAX && c.split.step == 0;
+    for (int64_t n = ls_split_next_step(trace, 0); n != INT64_MAX && c.split.step == 0;
          n = ls_split_next_step(trace, n + 1)) {
         const char *first = NULL;
         int a = 0, known = 0;

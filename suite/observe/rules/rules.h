@@ -36,7 +36,6 @@ typedef struct ls_split {
     int a, b;
 } ls_split;
 
-int64_t ls_split_first_step(const ls_observe_trace *trace); /* of any rank */
 /* The lowest number from n on of a step that any rank has; INT64_MAX: there is none. */
 int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n);
 /* The cause, the place and the advice: a step that one rank skipped, unlike rates, a file that one

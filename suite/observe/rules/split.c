@@ -19,16 +19,11 @@ int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n)
     return next;
 }
 
-int64_t ls_split_first_step(const ls_observe_trace *trace)
-{
-    return ls_split_next_step(trace, 0);
-}
-
 /* A step up to n that some ranks skipped and others took. */
 static bool find_uneven_skip(const ls_observe_trace *trace, int64_t n, int64_t *at, int *skipped,
                              int *took)
 {
-    for (*at = ls_split_first_step(trace); *at <= n; *at = ls_split_next_step(trace, *at + 1)) {
+    for (*at = ls_split_next_step(trace, 0); *at <= n; *at = ls_split_next_step(trace, *at + 1)) {
         *skipped = *took = -1;
         for (int k = 0; k < trace->world; k++) {
             const ls_observe_step *step = ls_trace_step(&trace->rank[k], *at);
@@ -105,7 +100,7 @@ static const ls_call *lone_schedule(const ls_observe_trace *trace, ls_split at, 
     int count[2] = {0, 0};
     const ls_call *last[2] = {NULL, NULL};
     const int rank[2] = {at.a, at.b};
-    for (int64_t n = ls_split_first_step(trace); n < step; n = ls_split_next_step(trace, n + 1)) {
+    for (int64_t n = ls_split_next_step(trace, 0); n < step; n = ls_split_next_step(trace, n + 1)) {
         for (int k = 0; k < 2; k++) {
             const ls_observe_step *own = ls_trace_step(&trace->rank[rank[k]], n);
             for (int c = own == NULL ? -1 : ls_trace_find(own, LS_CALL_SCHEDULE, 0); c >= 0;
@@ -121,7 +116,7 @@ static const ls_call *lone_schedule(const ls_observe_trace *trace, ls_split at, 
 
 static bool blame_rate(const ls_observe_trace *trace, ls_split at, ls_observe_finding *out)
 {
-    for (int64_t n = ls_split_first_step(trace); n <= at.step;
+    for (int64_t n = ls_split_next_step(trace, 0); n <= at.step;
          n = ls_split_next_step(trace, n + 1)) {
         const ls_observe_step *a = ls_trace_step(&trace->rank[at.a], n);
         const ls_observe_step *b = ls_trace_step(&trace->rank[at.b], n);
@@ -131,7 +126,7 @@ static bool blame_rate(const ls_observe_trace *trace, ls_split at, ls_observe_fi
                 return true; /* the rate is a part of its state */
             }
             bool built =
-                n == ls_split_first_step(trace) && ls_job_built_with_rates(trace, at.a, at.b);
+                n == ls_split_next_step(trace, 0) && ls_job_built_with_rates(trace, at.a, at.b);
             const ls_event *optimizer = ls_job_optimizer(&trace->rank[at.a], 0);
             ls_verdict_cause(&out->verdict,
                              "step %lld: the learning rate is %g on rank %d and %g "
