@@ -62,12 +62,12 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
  * look at a validation's first batch, say. */
 static bool is_trained(const ls_event *data)
 {
-    double batch = ls_event_number(data, batch, 1), count = ls_event_number(data, count, 0);
+    double batches =
+        ceil(ls_event_number(data, count, 0) / fmax(ls_event_number(data, batch, 1), 1));
     double given = ls_event_bool(data, indices, true) ? 0 : ls_event_number(data, given, 0);
     double made = ls_pass_last_step(data) - ls_pass_first_step(data);
     return ls_pass_is_trained(data) &&
-           (isnan(made) ||
-            steps_of_a_batch.value * fmax(given, ceil(count / (batch > 0 ? batch : 1))) >= made);
+           (isnan(made) || steps_of_a_batch.value * fmax(given, batches) >= made);
 }
 
 static const ls_event *trained_pass(const ls_observe_rank *rank, int index)

@@ -51,14 +51,10 @@ static double factor_between(const ls_event *before, const ls_event *after)
         return NAN;
     }
     for (int g = 0; g < count; g++) {
-        const ls_event *b = ls_event_at(before, g), *a = ls_event_at(after, g);
-        if (!ls_event_is_number(b) || !ls_event_is_number(a)) {
-            return NAN;
-        }
-        if (b->number == 0 && a->number == 0) {
+        double b = ls_event_number_at(before, g), a = ls_event_number_at(after, g), own = a / b;
+        if (b == 0 && a == 0) {
             continue;
         }
-        double own = a->number / b->number;
         if (!isfinite(own) || (!isnan(factor) && fabs(own - factor) > same.value * fabs(factor))) {
             return NAN;
         }
@@ -79,9 +75,7 @@ static bool is_scaled_already(const ls_event *optimizer, const ls_event *file, d
     const ls_event *group;
     int at = 0, power = 0;
     ls_event_each(group, ls_event_list(optimizer, groups)) {
-        const ls_event *rate = ls_event_at(file, at++);
-        double ratio = ls_event_is_number(rate) ? rate->number : NAN;
-        ratio /= ls_event_number(group, built_lr, NAN);
+        double ratio = ls_event_number_at(file, at++) / ls_event_number(group, built_lr, NAN);
         int own = 0;
         for (int p = 1; p <= POWERS; p++) {
             own = is_near(ratio, pow(factor, p)) ? p : own;
@@ -97,31 +91,26 @@ static bool is_scaled_already(const ls_event *optimizer, const ls_event *file, d
 static bool is_as_built(const ls_event *optimizer, const ls_event *file)
 {
     const ls_event *group = ls_event_at(ls_event_list(optimizer, groups), 0);
-    const ls_event *rate = ls_event_at(file, 0);
-    return ls_event_is_number(rate) && is_near(rate->number, ls_event_number(group, built_lr, NAN));
+    return is_near(ls_event_number_at(file, 0), ls_event_number(group, built_lr, NAN));
 }
 
 static void report(const ls_event *optimizer, const ls_event *restore, const first_steps *steps,
                    int k, bool sure, ls_observe_finding *out)
 {
-    const ls_event *file = ls_event_at(ls_event_list(restore, lr), 0);
-    const ls_event *rates = ls_event_list(steps->step[0]->json, lr);
-    LS_TEXT(found, 250,
-            "rank %d: the optimizer's state has the rate %g, and the first step after it was "
-            "loaded uses %g",
-            k, file->number, ls_event_at(rates, 0)->number);
-    ls_verdict_set(&out->verdict, sure ? LS_FAIL : LS_WEAK, "%s%s", found,
-                   sure ? "" : ": right once, where a job of one rank wrote it");
-    ls_verdict_cause(&out->verdict, "the rate is scaled by the number of ranks once more after the "
-                                    "state was loaded, which holds it scaled already");
     const char *scaled = ls_event_text(optimizer, scaled_at, "");
     const char *set = ls_event_text(optimizer, set_at, "");
-    ls_finding_blame(out,
-                     scaled[0] != '\0' ? scaled
-                     : set[0] != '\0'  ? set
-                                       : ls_event_text(restore, at, ""),
-                     "scale the rate before the optimizer's state is loaded, or where the "
-                     "optimizer is built");
+    ls_finding_set(
+        out, sure ? LS_FAIL : LS_WEAK,
+        scaled[0] != '\0' ? scaled
+        : set[0] != '\0'  ? set
+                          : ls_event_text(restore, at, ""),
+        "the rate is scaled by the number of ranks once more after the state was loaded, which "
+        "holds it scaled already",
+        "scale the rate before the optimizer's state is loaded, or where the optimizer is built",
+        "rank %d: the optimizer's state has the rate %g, and the first step after it was loaded "
+        "uses %g%s",
+        k, ls_event_number_at(ls_event_list(restore, lr), 0), ls_calls_rate(steps->step[0], 0),
+        sure ? "" : ": right once, where a job of one rank wrote it");
 }
 
 static void judge_optimizer(const ls_observe_rank *rank, const ls_event *optimizer, int k,
@@ -210,9 +199,8 @@ static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer
                           ls_observe_finding *out)
 {
     const ls_event *restore = ls_event_object(optimizer, restored);
-    const ls_event *rate = ls_event_at(ls_event_list(restore, lr), 0);
     const ls_event *count = count_of_file(rank);
-    double file = ls_event_is_number(rate) ? rate->number : NAN;
+    double file = ls_event_number_at(ls_event_list(restore, lr), 0);
     if (count == NULL || !(file > 0) || ls_trace_first(rank, LS_CALL_SCHEDULE) != NULL) {
         return;
     }
@@ -232,7 +220,8 @@ static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer
                    k, file, ls_event_key(count), count->number, c.first, c.rises + 1);
 }
 
-void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_observe_finding *out)
+void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, bool counts_on,
+                            ls_observe_finding *out)
 {
     const ls_event *optimizer;
     ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
@@ -240,13 +229,8 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, ls_o
             judge_optimizer(rank, optimizer, k, again, out);
         }
     }
-}
-
-void ls_restored_judge_course(const ls_observe_rank *rank, int k, ls_observe_finding *out)
-{
-    const ls_event *optimizer;
     ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
-        if (ls_verdict_good(out->verdict.code)) {
+        if (ls_verdict_good(out->verdict.code) && counts_on) {
             judge_restart(rank, optimizer, k, out);
         }
     }

@@ -599,10 +599,8 @@ static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *
 static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *out)
 {
     const ls_event *load = loaded(rank, "optimizer");
-    ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load), out);
-    if (ls_verdict_good(out->verdict.code) && (continues_steps(rank) || continues_epoch(rank))) {
-        ls_restored_judge_course(rank, k, out);
-    }
+    ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load),
+                           continues_steps(rank) || continues_epoch(rank), out);
 }
 
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */

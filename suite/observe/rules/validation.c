@@ -24,8 +24,7 @@ static validation look(const ls_observe_rank *rank, const ls_event *data, int mo
     validation v = {0};
     int count;
     const ls_observe_step *step = ls_pass_steps(rank, data, &count);
-    double batch = ls_event_number(data, batch, 1);
-    v.batches = ceil(ls_event_number(data, count, 0) / (batch > 0 ? batch : 1));
+    v.batches = ceil(ls_event_number(data, count, 0) / fmax(ls_event_number(data, batch, 1), 1));
     for (int i = 0; i < count; i++) {
         ls_trace_each_call(call, &step[i]) {
             v.collectives = v.collectives || ls_calls_combine(call);
