@@ -11,7 +11,6 @@
 #include "kernels/core/text.h"
 #include "reference/oracle/bits.h"
 #include "rules.h"
-#include "suite/observe/trace/samples.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"

@@ -1,6 +1,5 @@
 /* Whether a job that goes on from a file holds what the job that wrote it held then, and takes the
  * data from where that one stopped. Both jobs are needed: ls_observe_continue. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,11 +7,9 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/list.h"
 #include "kernels/core/sort.h"
-#include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/saved.h"
-#include "suite/observe/trace/trace.h"
 
 /* What the writer held when it saved the file, and what the reader holds after it has read it. */
 typedef struct hand_over {

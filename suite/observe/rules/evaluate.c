@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "kernels/core/list.h"
-#include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/trace.h"
 
 /* ---- evaluation.counted ---------------------------------------------------------------------- */
 
@@ -110,10 +108,8 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
         check_sums(&trace->rank[k], k, &compared, out);
         check_statistics(&trace->rank[k], k, &compared, out);
     }
-    for (int number = 0; trace->world > 0 && !trace->attached; number++) {
-        if (!check_pass(trace, number, &compared, out)) {
-            break;
-        }
+    for (int n = 0; trace->world > 0 && !trace->attached && check_pass(trace, n, &compared, out);
+         n++) {
     }
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no validation is reported");

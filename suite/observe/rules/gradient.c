@@ -9,7 +9,6 @@
 #include "kernels/core/sort.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/job.h"
 #include "suite/observe/trace/network.h"
 #include "suite/judge/compare.h"
 

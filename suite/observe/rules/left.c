@@ -9,7 +9,6 @@
 #include "suite/observe/trace/mean.h"
 #include "suite/observe/trace/reduction.h"
 #include "rules.h"
-#include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 
 /* ---- every parameter takes part -------------------------------------------------------------- */

@@ -2,8 +2,6 @@
  * losses that are not given what they are made for, as the end of their graph shows. */
 #include <ctype.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

@@ -1,12 +1,10 @@
 /* Whether the script makes its calls in an order that all ranks share and that torch's notes ask
  * for: collectives, steps, schedules. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/trace.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/spans.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
 #include "rules.h"

@@ -10,7 +10,6 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/samples.h"
 
 /* ---- what a job shows ------------------------------------------------------------------------ */
 

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "suite/observe/trace/job.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"

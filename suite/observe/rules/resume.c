@@ -48,8 +48,9 @@ static bool is_asked_first(const ls_observe_rank *rank, int optimizer)
 
 /* ---- files that are written ------------------------------------------------------------------ */
 
-/* Files that hold an optimizer, hence are for going on. */
-static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
+/* Files that hold an optimizer, hence are for going on. `bare`: the first without a schedule. */
+static int judge_saves(const ls_observe_trace *trace, const ls_event **bare,
+                       ls_observe_finding *out)
 {
     int files = 0;
     bool scaled = ls_calls_use_scaler(trace);
@@ -60,6 +61,9 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
                 continue;
             }
             files++;
+            if (*bare == NULL && !ls_saved_checkpoint_has(trace, ls_saved_step(save), "schedule")) {
+                *bare = save;
+            }
             if (scaled && !ls_saved_checkpoint_has(trace, ls_saved_step(save), "scaler")) {
                 ls_finding_set(out, LS_FAIL, ls_event_text(save, at, ""),
                                "scaler.state_dict() is not saved: a job that goes on starts with "
@@ -72,22 +76,6 @@ static int judge_saves(const ls_observe_trace *trace, ls_observe_finding *out)
         }
     }
     return files;
-}
-
-static void advise_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
-{
-    for (int k = 0; k < trace->world && ls_trace_first(&trace->rank[0], LS_CALL_SCHEDULE) != NULL;
-         k++) {
-        const ls_event *save;
-        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
-            if (ls_saved_has(save, "optimizer") &&
-                !ls_saved_checkpoint_has(trace, ls_saved_step(save), "schedule")) {
-                ls_finding_blame(out, ls_event_text(save, at, ""),
-                                 "the checkpoint has no state of the learning rate's schedule: "
-                                 "right where it is set from the epoch");
-            }
-        }
-    }
 }
 
 /* A model and the number of its epoch, as files to go on from have them, and no optimizer in any
@@ -645,11 +633,16 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
         restored(&trace->rank[0], "optimizer") != NULL) {
         ls_restored_judge_data(trace, out);
     }
-    int files = judge_saves(trace, out->verdict.code == LS_FAIL ? &later : out);
+    const ls_event *bare = NULL;
+    int files = judge_saves(trace, &bare, out->verdict.code == LS_FAIL ? &later : out);
     if (files == 0) {
         judge_lost_moments(trace, out);
     }
-    advise_schedule(trace, out);
+    if (bare != NULL && ls_trace_first(&trace->rank[0], LS_CALL_SCHEDULE) != NULL) {
+        ls_finding_blame(out, ls_event_text(bare, at, ""),
+                         "the checkpoint has no state of the learning rate's schedule: "
+                         "right where it is set from the epoch");
+    }
     if (files + resumed == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        ls_saved_count(trace, "model") > 0

@@ -368,22 +368,16 @@ static void check_attempt(ls_calls *calls, int rank, skips *count, ls_observe_fi
     int found = ls_calls_flag(call, found_inf), stepped = ls_calls_flag(call, stepped);
     count->taken += stepped == 1 ? call->times : 0;
     count->skipped += stepped == 0 ? call->times : 0;
-    if (found == 1 && stepped == 1) {
-        ls_finding_set(out, LS_FAIL, call->at,
-                       "a scaler of the script's own steps on infinite gradients",
-                       "let GradScaler.step decide whether to step",
-                       "rank %d, step %lld: the optimizer stepped although its gradients hold an "
-                       "infinity or a NaN",
-                       rank, ls_calls_step(calls));
-    }
-    if (found == 0 && stepped == 0) {
+    if (found >= 0 && found == stepped) {
         ls_finding_set(
             out, LS_FAIL, call->at,
-            "a step of the script's own replaced GradScaler.step or the optimizer's, and does "
-            "nothing",
-            "let GradScaler.step decide whether to step",
-            "rank %d, step %lld: the scaler skipped the step although no gradient is infinite",
-            rank, ls_calls_step(calls));
+            found == 1 ? "a scaler of the script's own steps on infinite gradients"
+                       : "a step of the script's own replaced GradScaler.step or the optimizer's, "
+                         "and does nothing",
+            "let GradScaler.step decide whether to step", "rank %d, step %lld: %s", rank,
+            ls_calls_step(calls),
+            found == 1 ? "the optimizer stepped although its gradients hold an infinity or a NaN"
+                       : "the scaler skipped the step although no gradient is infinite");
     }
 }
 

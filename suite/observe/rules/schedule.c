@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
-#include "suite/observe/trace/trace.h"
 
 static const ls_tol same =
     LS_TOL(0x1p-22, "the rate is rounded to f32 once, after a formula in FP64 whose order of "

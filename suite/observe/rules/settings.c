@@ -9,7 +9,6 @@
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
-#include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 

@@ -10,7 +10,6 @@
 #include "reference/oracle/update.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/samples.h"
 #include "suite/judge/compare.h"
 
 static const ls_tol exact =
