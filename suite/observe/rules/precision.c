@@ -658,14 +658,12 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
         return;
     }
     m.standing = ls_list_make((size_t)trace->rank[0].tensor_count, sizeof *m.standing);
-    for (int64_t n = 0, first = 0; (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_samples_open(trace, n, &samples, out);
+    bool first = true;
+    ls_samples_each(samples, trace, 0, true, out) {
         if (samples.file[0] != NULL && !samples.step[0]->step->skipped) {
-            first = first == 0 ? n : first;
-            add_step(&samples, n == first, &m);
+            add_step(&samples, first, &m);
+            first = false;
         }
-        ls_samples_close(&samples);
     }
     ls_job_names standing = {0};
     find_standing(&trace->rank[0], &m, &standing);
