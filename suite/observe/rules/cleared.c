@@ -389,16 +389,6 @@ typedef struct norms {
     const char *at;
 } norms;
 
-static void count_norm(const ls_call *call, norms *n)
-{
-    if (strcmp(ls_event_text(call->json, how, "norm"), "norm") == 0) {
-        bool zero = ls_event_number(call->json, norm, NAN) == 0;
-        n->calls += call->times;
-        n->zero += zero ? call->times : 0;
-        n->at = zero ? call->at : n->at;
-    }
-}
-
 /* A generator gives its parameters once: to an optimizer, or to the first clip. */
 static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
 {
@@ -414,15 +404,17 @@ static void judge_norms(int rank, const norms *n, ls_observe_finding *out)
 
 static int judge_clips(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
 {
-    ls_calls calls;
     norms seen = {.at = ""};
     clips list[16];
     int places = 0, count = 0;
-    ls_calls_start(&calls, &trace->rank[rank]);
-    while (ls_calls_next(&calls)) {
+    ls_calls_each(calls, &trace->rank[rank]) {
         if (calls.call->kind == LS_CALL_CLIP) {
             clips *place = clips_of(list, &places, calls.call);
-            count_norm(calls.call, &seen);
+            bool norm = strcmp(ls_event_text(calls.call->json, how, "norm"), "norm") == 0;
+            bool zero = norm && ls_event_number(calls.call->json, norm, NAN) == 0;
+            seen.calls += norm ? calls.call->times : 0;
+            seen.zero += zero ? calls.call->times : 0;
+            seen.at = zero ? calls.call->at : seen.at;
             count += calls.call->times;
             if (place != NULL) {
                 note_clip(&calls, place);

@@ -49,16 +49,6 @@ typedef struct set_sum {
     int64_t largest;
 } set_sum;
 
-static void add_to_set(const ls_values *norm, int index, int64_t elements, set_sum *set)
-{
-    set->given++;
-    if (norm->v != NULL && norm->count > index && !isnan(norm->v[index])) {
-        set->with_gradient++;
-        set->square += norm->v[index];
-        set->largest = elements > set->largest ? elements : set->largest;
-    }
-}
-
 /* which: -1 all, else model m for m >= 0 or optimizer -2 - o. */
 static set_sum sum_set(const ls_samples *samples, int rank, int which, int index)
 {
@@ -73,7 +63,13 @@ static set_sum sum_set(const ls_samples *samples, int rank, int which, int index
         if (which == -1 || which == own->tensor[i].model || held) {
             ls_values norm =
                 ls_samples_read(samples->file[rank], "norm", own->tensor[i].name, NULL);
-            add_to_set(&norm, index, own->tensor[i].elements, &set);
+            int64_t elements = own->tensor[i].elements;
+            set.given++;
+            if (norm.v != NULL && norm.count > index && !isnan(norm.v[index])) {
+                set.with_gradient++;
+                set.square += norm.v[index];
+                set.largest = elements > set.largest ? elements : set.largest;
+            }
             ls_samples_free(&norm);
         }
     }

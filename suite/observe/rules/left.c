@@ -109,10 +109,8 @@ static bool holds_more(const ls_samples *samples, int rank, const ls_observe_ten
                   samples->count == samples->world &&
                   ls_mean_plan_for(samples, tensor->name, &plan);
     if (usable && ls_mean_make(samples, &plan, tensor->name, type, &mean)) {
-        int64_t at;
-        double times;
         ++*compared;
-        more = ls_mean_violations(&mean, &got, 1, NULL, &at, &times) > 0;
+        more = ls_mean_violations(&mean, &got, 1, NULL, NULL, NULL) > 0;
         ls_mean_free(&mean);
     }
     ls_samples_free(&got);
@@ -348,15 +346,6 @@ typedef struct micro {
     bool clips;
 } micro;
 
-/* How the losses of micro-steps are weighed: 1 for their mean, their number for the sum; NaN: not
- * known. */
-static double weight_of(const ls_factor *f)
-{
-    bool mean = strcmp(f->loss_of, "mean") == 0;
-    double factor = ls_factor_final(f);
-    return mean && isfinite(factor) ? factor * f->loss_times * f->micro : NAN;
-}
-
 /* The script calls a library (its place follows in brackets) that calls backward, and weighs the
  * micro-steps. */
 static bool by_library(const ls_factor *f)
@@ -371,7 +360,10 @@ static void add_step(const ls_samples *samples, micro *m)
     if (f.steps == 0 || f.micro < 2) {
         return;
     }
-    double weight = weight_of(&f);
+    /* How the losses of micro-steps are weighed: 1 for their mean, their number for the sum. */
+    double factor = ls_factor_final(&f);
+    bool known = strcmp(f.loss_of, "mean") == 0 && isfinite(factor);
+    double weight = known ? factor * f.loss_times * f.micro : NAN;
     m->steps++;
     m->unknown += isnan(weight);
     /* A library that counts tokens over all ranks multiplies by their number. */

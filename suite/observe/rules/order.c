@@ -489,17 +489,6 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
     }
 }
 
-static void judge_turns(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
-{
-    turns list[SCHEDULES];
-    int count = read_turns(&trace->rank[rank], trace->world, list);
-    for (int t = 0; t < count; t++) {
-        ls_observe_finding one = {0};
-        judge_turn(rank, &list[t], &one);
-        ls_finding_guess(out, &one);
-    }
-}
-
 /* Whole passes over training data that began after that step. */
 static int passes_after(const ls_observe_rank *rank, int64_t step)
 {
@@ -566,7 +555,13 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         }
     }
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
-        judge_turns(trace, k, out);
+        turns list[SCHEDULES];
+        int count = read_turns(&trace->rank[k], trace->world, list);
+        for (int t = 0; t < count; t++) {
+            ls_observe_finding one = {0};
+            judge_turn(k, &list[t], &one);
+            ls_finding_guess(out, &one);
+        }
     }
     if (ls_job_ended_well(trace) && out->verdict.code != LS_FAIL) {
         ls_spans_judge(trace, out);

@@ -49,19 +49,10 @@ typedef struct tally {
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-static bool is_factor(const ls_mean *mean, const ls_values *got, double factor)
-{
-    int64_t at;
-    double times;
-    return ls_mean_violations(mean, got, factor, NULL, &at, &times) == 0;
-}
-
 /* Whether `got` is these values, which are not the mean themselves, within its bounds. */
 static bool is_instead(const ls_mean *mean, const ls_values *got, const ls_values *values)
 {
-    int64_t at;
-    double times;
-    bool instead = ls_mean_violations(mean, values, 1, NULL, &at, &times) > 0;
+    bool instead = ls_mean_violations(mean, values, 1, NULL, NULL, NULL) > 0;
     for (int64_t i = 0; i < mean->count && instead; i++) {
         instead = fabs(got->v[i] - values->v[i]) <= mean->world * mean->bound[i];
     }
@@ -100,11 +91,9 @@ static bool is_left_over(const ls_samples *samples, int rank, const ls_mean *mea
     bool fits = false;
     static const char *const group[] = {"used", "clipped", "grad", "reduced"};
     for (size_t g = 0; g < sizeof group / sizeof *group && file != NULL && !fits; g++) {
-        int64_t at;
-        double times;
         ls_values old = ls_samples_read(file, group[g], name, NULL);
         fits = old.v != NULL && old.count == mean->count &&
-               ls_mean_violations(mean, got, 1, old.v, &at, &times) * 10 <= mean->count;
+               ls_mean_violations(mean, got, 1, old.v, NULL, NULL) * 10 <= mean->count;
         ls_samples_free(&old);
     }
     ls_dumpfile_close(file);
@@ -115,8 +104,8 @@ static void guess_tensor(const ls_samples *samples, int rank, const char *name, 
                          const ls_values *got, tally *t)
 {
     const ls_values *own = &mean->local[rank];
-    t->fits[GUESS_SUM] += is_factor(mean, got, mean->world);
-    t->fits[GUESS_TWICE] += is_factor(mean, got, 1.0 / mean->world);
+    t->fits[GUESS_SUM] += ls_mean_violations(mean, got, mean->world, NULL, NULL, NULL) == 0;
+    t->fits[GUESS_TWICE] += ls_mean_violations(mean, got, 1.0 / mean->world, NULL, NULL, NULL) == 0;
     t->fits[GUESS_OWN] += own->v != NULL && is_instead(mean, got, own);
     t->fits[GUESS_LEFT] += is_left_over(samples, rank, mean, got, name);
     t->fits[GUESS_LAST] += is_last_pass(samples, mean, got, name);
@@ -125,7 +114,8 @@ static void guess_tensor(const ls_samples *samples, int rank, const char *name, 
 
 /* ---- one step -------------------------------------------------------------------------------- */
 
-static void keep_first(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
+/* Whether it is of the rank that is reported: that of the first. */
+static bool note_wrong(const ls_samples *samples, int rank, const char *name, const ls_mean *mean,
                        const ls_values *got, int64_t at, tally *t)
 {
     if (t->wrong == 0) {
@@ -136,6 +126,12 @@ static void keep_first(const ls_samples *samples, int rank, const char *name, co
         ls_text_put(t->first, sizeof t->first, "%.80s element %lld is %.9g, the mean %.9g +- %.2g",
                     name, (long long)at, got->v[at], mean->mean[at], mean->bound[at]);
     }
+    if (rank == t->rank) {
+        t->wrong++;
+        ls_job_add_name(&t->names, name);
+        guess_tensor(samples, rank, name, mean, got, t);
+    }
+    return rank == t->rank;
 }
 
 static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_tensor *tensor,
@@ -160,15 +156,9 @@ static void judge_wrapped_tensor(const ls_samples *samples, const ls_observe_ten
             t->tensors += k == 0 && !carried;
             t->elements += carried ? 0 : mean.count;
             t->differs = t->differs || mean.differs;
-            if (wrong && !carried) {
-                keep_first(samples, k, tensor->name, &mean, &got, at, t);
-                if (k == t->rank) {
-                    t->wrong++;
-                    t->wrapped++;
-                    t->frozen += !tensor->trainable;
-                    ls_job_add_name(&t->names, tensor->name);
-                    guess_tensor(samples, k, tensor->name, &mean, &got, t);
-                }
+            if (wrong && !carried && note_wrong(samples, k, tensor->name, &mean, &got, at, t)) {
+                t->wrapped++;
+                t->frozen += !tensor->trainable;
             }
             t->worst = fmax(t->worst, carried ? 0 : times);
         }
@@ -236,14 +226,8 @@ static void judge_plain_tensor(const ls_samples *samples, int rank, const char *
     t->tensors += rank == 0;
     t->elements += mean.count;
     t->differs = t->differs || mean.differs;
-    int64_t wrong = ls_mean_violations(&mean, &used, 1, NULL, &at, &times);
-    if (wrong > 0) {
-        keep_first(samples, rank, name, &mean, &used, at, t);
-        if (rank == t->rank) {
-            t->wrong++;
-            ls_job_add_name(&t->names, name);
-            guess_tensor(samples, rank, name, &mean, &used, t);
-        }
+    if (ls_mean_violations(&mean, &used, 1, NULL, &at, &times) > 0) {
+        note_wrong(samples, rank, name, &mean, &used, at, t);
     }
     ls_mean_free(&mean);
     ls_samples_free(&used);

@@ -93,18 +93,6 @@ static const char *explain(const machine *m, bool overflow, double next)
                               : "the scale grows before growth_interval clean steps are over";
 }
 
-static void fail_update(const ls_calls *calls, int rank, const machine *m, bool overflow,
-                        double next, ls_observe_finding *out)
-{
-    ls_finding_set(out, LS_FAIL, calls->call->at, explain(m, overflow, next),
-                   "use torch.amp.GradScaler as it is: call update() once after the steps, without "
-                   "a scale of your own, and do not change its fields",
-                   "rank %d, step %lld: scale %g, then %g after a step %s an infinity; expected %g "
-                   "(growth %g after %d clean steps, backoff %g)",
-                   rank, ls_calls_step(calls), m->scale, next, overflow ? "with" : "without",
-                   m->next, m->growth, m->interval, m->backoff);
-}
-
 /* One update against the machine; false: it does not follow. */
 static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, seen *s,
                          ls_observe_finding *out)
@@ -134,7 +122,14 @@ static bool check_update(ls_calls *calls, int rank, machine *m, bool learns, see
         s->growths += !overflow && next > scale;
         bool known = !isnan(m->next) && !(m->clean < 0 && next == scale * m->growth);
         if (known && next != m->next) {
-            fail_update(calls, rank, m, overflow, next, out);
+            ls_finding_set(out, LS_FAIL, call->at, explain(m, overflow, next),
+                           "use torch.amp.GradScaler as it is: call update() once after the steps, "
+                           "without a scale of your own, and do not change its fields",
+                           "rank %d, step %lld: scale %g, then %g after a step %s an infinity; "
+                           "expected %g (growth %g after %d clean steps, backoff %g)",
+                           rank, ls_calls_step(calls), m->scale, next,
+                           overflow ? "with" : "without", m->next, m->growth, m->interval,
+                           m->backoff);
             return false;
         }
     }

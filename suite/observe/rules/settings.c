@@ -425,13 +425,6 @@ static void judge_words(const ls_event *optimizer, ls_observe_finding *out)
 
 /* ---- moments --------------------------------------------------------------------------------- */
 
-static bool keeps_state(const ls_event *optimizer)
-{
-    const ls_event *first = ls_event_at(groups_of(optimizer), 0);
-    return strcmp(ls_event_text(optimizer, rule, ""), "sgd") != 0 ||
-           ls_event_number(first, momentum, 0) > 0;
-}
-
 /* Built on the same line as the one before, of the same parameters and settings, without its state.
  */
 static bool takes_over(const ls_observe_rank *rank, const ls_event *before, const ls_event *now)
@@ -442,9 +435,11 @@ static bool takes_over(const ls_observe_rank *rank, const ls_event *before, cons
     static const ls_event_member same[] = {LS_MEMBER_params, LS_MEMBER_built_lr,
                                            LS_MEMBER_weight_decay, LS_MEMBER_betas,
                                            LS_MEMBER_momentum};
-    bool is = at[0] != '\0' && strcmp(at, ls_event_text(before, at, "")) == 0 &&
-              ls_event_int(now, state, -1) == 0 && keeps_state(now) &&
-              !was_restored(rank, ls_event_int(now, optimizer, -1)) && a != NULL;
+    bool is =
+        at[0] != '\0' && strcmp(at, ls_event_text(before, at, "")) == 0 &&
+        ls_event_int(now, state, -1) == 0 &&
+        (strcmp(ls_event_text(now, rule, ""), "sgd") != 0 || ls_event_number(b, momentum, 0) > 0) &&
+        !was_restored(rank, ls_event_int(now, optimizer, -1)) && a != NULL;
     for (; is && a != NULL && b != NULL; a = ls_event_after(a), b = ls_event_after(b)) {
         for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
             const ls_event *x = ls_event_get(a, same[i]);

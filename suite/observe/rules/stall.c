@@ -350,7 +350,9 @@ static void report_late(const late *of, ls_observe_finding *out)
 static ls_collectives_comm with_all_ranks(const ls_collectives *of, const ls_collectives_comm *comm)
 {
     ls_collectives_comm all = *comm;
-    for (int i = 0; i < of->comm_count; i++) {
+    all.member_count = 0;
+    all.member = NULL;
+    for (int i = 0; i < of->comm_count && all.member == NULL; i++) {
         const ls_collectives_comm *whole = &of->comm[i];
         if (whole->id != comm->id || strcmp(whole->op, "*") != 0) {
             continue;
@@ -365,10 +367,7 @@ static ls_collectives_comm with_all_ranks(const ls_collectives *of, const ls_col
                     comm->member[n].rank == whole->member[k].rank ? comm->member[n] : all.member[k];
             }
         }
-        return all;
     }
-    all.member_count = 0;
-    all.member = NULL;
     return all;
 }
 

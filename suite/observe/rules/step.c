@@ -535,14 +535,6 @@ static void judge_protocol(const ls_samples *samples, int rank, const char *name
     finish_task(samples, rank, &w, t);
 }
 
-/* Whether a dump's update depends on norms of whole tensors, or of all of them: dumps hold them. */
-static bool needs_norms(const ls_dumpfile *file)
-{
-    return !is_known(ls_dumpfile_text(file, "optimizer", "sgd")) ||
-           ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
-           ls_dumpfile_number(file, "clip_grad_value", 0) != 0;
-}
-
 /* LAMB, LARS and clipped gradients: all tensors of a dump at once, by the rule that its metadata
  * name. */
 static void judge_dump(const ls_samples *samples, int rank, tally *t)
@@ -582,7 +574,11 @@ static void judge_rank(const ls_samples *samples, int rank, tally *t)
                                   : ls_dumpfile_flag(samples->file[rank], "skipped", skipped))) {
         return;
     }
-    if (!samples->trace->attached && needs_norms(samples->file[rank])) {
+    /* Updates that depend on norms of whole tensors, or of all of them: dumps hold them. */
+    const ls_dumpfile *file = samples->file[rank];
+    if (!samples->trace->attached && (!is_known(ls_dumpfile_text(file, "optimizer", "sgd")) ||
+                                      ls_dumpfile_number(file, "clip_grad_norm", 0) != 0 ||
+                                      ls_dumpfile_number(file, "clip_grad_value", 0) != 0)) {
         judge_dump(samples, rank, t);
         t->steps++;
         return;

@@ -42,23 +42,18 @@ static validation look(const ls_observe_rank *rank, const ls_event *data, int mo
     return v;
 }
 
-static bool has_modes(const ls_event *model)
-{
-    return ls_job_count(model, dropout) + ls_job_count(model, bn) + ls_job_count(model, sync_bn) >
-           0;
-}
-
 static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *data, int *seen,
                        ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
     for (int m = 0; m < ls_job_models(rank); m++) {
         const ls_event *model = ls_job_model(rank, m);
+        int modes =
+            ls_job_count(model, dropout) + ls_job_count(model, bn) + ls_job_count(model, sync_bn);
         validation v = look(rank, data, m);
         *seen += v.in_eval + v.in_training > 0;
         /* A forward for each batch, but for one that others than a validation may have made. */
-        if (!has_modes(model) || v.in_eval > 0 || v.in_training < 2 ||
-            v.in_training < v.batches - 1) {
+        if (modes == 0 || v.in_eval > 0 || v.in_training < 2 || v.in_training < v.batches - 1) {
             continue;
         }
         /* Statistics of batch norm are measured anew by forwards in training mode over training

@@ -167,9 +167,8 @@ void ls_mean_free(ls_mean *mean)
 int64_t ls_mean_violations(const ls_mean *mean, const ls_values *got, double factor,
                            const double *offset, int64_t *worst, double *times)
 {
-    int64_t wrong = 0;
-    *worst = 0;
-    *times = 0;
+    int64_t wrong = 0, at = 0;
+    double most = 0;
     for (int64_t i = 0; i < mean->count && i < got->count; i++) {
         double wanted = factor * mean->mean[i] + (offset == NULL ? 0 : offset[i]);
         double error = fabs(got->v[i] - wanted);
@@ -182,10 +181,14 @@ int64_t ls_mean_violations(const ls_mean *mean, const ls_values *got, double fac
         }
         double ratio = error == 0 ? 0 : room > 0 ? error / room : INFINITY;
         wrong += ratio > 1;
-        if (ratio > *times) {
-            *times = ratio;
-            *worst = i;
+        if (ratio > most) {
+            most = ratio;
+            at = i;
         }
+    }
+    if (worst != NULL) {
+        *worst = at;
+        *times = most;
     }
     return wrong;
 }

@@ -35,7 +35,8 @@ bool ls_mean_make(const ls_samples *samples, const ls_mean_plan *plan, const cha
                   const char *type, ls_mean *out);
 void ls_mean_free(ls_mean *mean);
 /* How many elements of `got` are further than the bound from factor * mean + offset (offset NULL:
- * 0), and the worst: its index and its distance in units of the bound. */
+ * 0), and the worst: its index and its distance in units of the bound (both
+ * NULL: not asked for). */
 int64_t ls_mean_violations(const ls_mean *mean, const ls_values *got, double factor,
                            const double *offset, int64_t *worst, double *times);
 
