@@ -200,4 +200,15 @@ TEST(models_on_a_part_of_the_ranks_are_skipped)
     calls_end(&job, "data.distinct", LS_SKIP, "over all ranks");
 }
 
+TEST(one_process_shuffles_too)
+{
+    calls_job job;
+    const calls_drawing d = {"RandomSampler", "", 20, 20, 0, 1, 3};
+    calls_open(&job, 1);
+    calls_repeat(&job, 4, "F S B K P Z");
+    calls_write_pass(&job, 0, &d);
+    calls_write_pass(&job, 0, &d);
+    calls_end(&job, "data.shuffled", LS_FAIL, "seeded alike");
+}
+
 TEST_MAIN("observe_data", .timeout_s = 120)

@@ -453,7 +453,7 @@ TEST(statistics_are_told_from_counts)
             calls_step_of(&job, -1, i == 2 ? "" : members, "F S B K P Z");
         }
         calls_end(&job, "mode.statistics", still ? LS_FAIL : LS_PASS,
-                  still ? "momentum=0" : "moved in");
+                  still ? "after all of 2 detailed steps" : "moved in");
     }
 }
 
