@@ -74,7 +74,7 @@ static int64_t nanoseconds(const cJSON *object)
 
 bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, "ranks");
+    const cJSON *list = ls_json_get(object, "ranks");
     const char *name = ls_json_string(object, "state", "");
     int state = 0;
     while (state < STATES && strcmp(name, state_names[state]) != 0) {
@@ -95,8 +95,7 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
     out->rank = ls_list_make((size_t)ranks, sizeof *out->rank);
     int index = 0;
     const cJSON *one;
-    cJSON_ArrayForEach(one, list)
-    {
+    ls_json_each(one, list) {
         out->rank[index++] = (ls_proc){.ended = true,
                                        .code = ls_json_int(one, "code", 0),
                                        .signal = ls_json_int(one, "signal", 0),

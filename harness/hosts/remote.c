@@ -269,8 +269,7 @@ static bool is_name(const char *name)
 static ls_status set_variables(const cJSON *environment)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, environment)
-    {
+    ls_json_each(entry, environment) {
         if (entry->string == NULL || !is_name(entry->string) || !cJSON_IsString(entry)) {
             return ls_log_fail(
                 LS_ERR_USAGE,
@@ -278,8 +277,7 @@ static ls_status set_variables(const cJSON *environment)
                 entry->string == NULL ? "" : entry->string);
         }
     }
-    cJSON_ArrayForEach(entry, environment)
-    {
+    ls_json_each(entry, environment) {
         if (setenv(entry->string, entry->valuestring, 1) != 0) {
             return ls_log_fail(LS_ERR_INFRA, "cannot set %s: %s", entry->string, strerror(errno));
         }
@@ -290,7 +288,7 @@ static ls_status set_variables(const cJSON *environment)
 ls_status ls_remote_session_apply(const char *line)
 {
     cJSON *order = cJSON_Parse(line); /* the bench's own words, unchanged */
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(order, "environment");
+    const cJSON *environment = ls_json_get(order, "environment");
     const char *directory = ls_json_string(order, "directory", NULL);
     ls_status status = LS_OK;
     if (ls_json_integer(order, "schema", 0) != 1 || !cJSON_IsObject(environment)) {
@@ -571,8 +569,7 @@ static void choose_master(ls_hosts *hosts, const cJSON *answer)
                 use_name ? name : address);
     const cJSON *port;
     hosts->port_count = hosts->port_next = 0;
-    cJSON_ArrayForEach(port, cJSON_GetObjectItemCaseSensitive(answer, "ports"))
-    {
+    ls_json_each(port, ls_json_get(answer, "ports")) {
         if (cJSON_IsNumber(port) && port->valueint > 0 && port->valueint < 65536 &&
             hosts->port_count < LS_HOSTS_PORTS_MAX) {
             hosts->port[hosts->port_count++] = port->valueint;

@@ -135,8 +135,7 @@ cJSON *ls_findings_json(const ls_findings *findings)
 void ls_findings_read(const cJSON *array, ls_findings *findings)
 {
     const cJSON *one;
-    cJSON_ArrayForEach(one, array)
-    {
+    ls_json_each(one, array) {
         const char *word = ls_json_string(one, "code", "");
         for (int code = 0; code < LS_FINDING_CODES; code++) {
             if (strcmp(word, table[code].word) == 0) {

@@ -216,8 +216,7 @@ void ls_machine_driver(ls_driver *out)
     ls_text_put(out->failure, sizeof out->failure, "%s", ls_json_string(answer, "failure", ""));
     out->version = ls_json_int(answer, "version", 0);
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(answer, "addresses"))
-    {
+    ls_json_each(entry, ls_json_get(answer, "addresses")) {
         if (out->count < LS_MACHINE_DEVICES_MAX && cJSON_IsString(entry)) {
             char *address = out->address[out->count++];
             ls_text_put(address, sizeof out->address[0], "%s", entry->valuestring);

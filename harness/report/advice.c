@@ -96,16 +96,14 @@ typedef struct alone {
 static bool read_alone(const ls_report_run *run, bool half, alone *out)
 {
     const cJSON *step, *kind;
-    cJSON_ArrayForEach(step, cJSON_GetObjectItemCaseSensitive(run->record, "layers"))
-    {
+    ls_json_each(step, ls_json_get(run->record, "layers")) {
         const char *type = ls_json_string(step, "type", "");
         if (strcmp(ls_json_string(step, "when", ""), "before") != 0 ||
             (strcmp(type, "f32") != 0) != half) {
             continue;
         }
         *out = (alone){.type = type};
-        cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(step, "kinds"))
-        {
+        ls_json_each(kind, ls_json_get(step, "kinds")) {
             const char *name = ls_json_string(kind, "kind", "");
             double ms = ls_json_number(kind, "ms", NAN);
             out->ms[strncmp(name, "products", 8) == 0    ? PRODUCTS
@@ -323,11 +321,7 @@ static void advise_noise(const ls_report_run *run, cJSON *advice)
 {
     int oversubscribed = 0, hidden = 0, measured = 0;
     char text[SENTENCE_BYTES] = "", reason[160];
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role != LS_ROLE_THROUGHPUT) {
-            continue;
-        }
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
         measured++;
         oversubscribed += job->record->oversubscribed;
         hidden += ls_report_job_reason(run, job, reason)[0] != '\0';

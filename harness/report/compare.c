@@ -92,10 +92,8 @@ void ls_report_compare_note_threads(const ls_report_run *run, const ls_report_jo
 
 static const ls_report_job *no_comm_of(const ls_report_run *run, const ls_report_job *job)
 {
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *no_comm = &run->job[j];
-        if (no_comm->spec->role == LS_ROLE_NO_COMM &&
-            ls_report_job_alike(no_comm, job, LS_ALIKE_WORLD | LS_ALIKE_BATCH) &&
+    ls_report_each(no_comm, run, LS_ROLE_NO_COMM) {
+        if (ls_report_job_alike(no_comm, job, LS_ALIKE_WORLD | LS_ALIKE_BATCH) &&
             ls_report_job_has_speed(no_comm)) {
             return no_comm;
         }
@@ -122,12 +120,10 @@ ls_stats_interval ls_report_compare_strong(const ls_report_run *run, const ls_re
                                            const ls_report_job **base)
 {
     *base = NULL;
-    for (int j = 0; j < run->job_count && ls_report_job_is_result(job); j++) {
-        const ls_report_job *other = &run->job[j];
-        if (other->spec->role == LS_ROLE_STRONG_SCALING && other->spec->world == 1 &&
-            ls_report_job_alike(other, job, 0) &&
+    ls_report_each(other, run, LS_ROLE_STRONG_SCALING) {
+        if (other->spec->world == 1 && ls_report_job_alike(other, job, 0) &&
             other->spec->batch_size == job->spec->world * job->spec->batch_size &&
-            ls_report_job_is_result(other)) {
+            ls_report_job_is_result(other) && ls_report_job_is_result(job)) {
             *base = other;
         }
     }
@@ -143,12 +139,9 @@ static void find_pair(const ls_report_run *run, ls_role role, const ls_report_jo
                       const ls_report_job **row)
 {
     *base = *row = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *own = &run->job[j];
-        for (int k = 0; k < run->job_count && own->spec->role == role; k++) {
-            const ls_report_job *other = &run->job[k];
-            if (other->spec->role == LS_ROLE_THROUGHPUT &&
-                ls_report_job_alike(own, other, LS_ALIKE_ALL) && ls_report_job_is_result(own) &&
+    ls_report_each(own, run, role) {
+        ls_report_each(other, run, LS_ROLE_THROUGHPUT) {
+            if (ls_report_job_alike(own, other, LS_ALIKE_ALL) && ls_report_job_is_result(own) &&
                 ls_report_job_is_result(other)) {
                 *base = own;
                 *row = other;
@@ -181,7 +174,7 @@ bool ls_report_compare_loader(const ls_report_run *run, ls_report_loader *out)
     }
     const cJSON *start = out->reading->record->rank[0].start;
     out->ratio = ls_report_compare_ratio(out->reading, out->resident);
-    out->workers = ls_json_int(cJSON_GetObjectItemCaseSensitive(start, "options"), "workers", 0);
+    out->workers = ls_json_int(ls_json_get(start, "options"), "workers", 0);
     double data_ms = out->reading->speed.data_ms;
     out->waited = isfinite(data_ms) ? data_ms / out->reading->speed.step.value : 0;
     out->workers_needed =
@@ -205,10 +198,8 @@ static void add_sentence(cJSON *list, const char *sentence)
 static const ls_report_job *middle_of(const ls_report_run *run)
 {
     const ls_report_job *middle = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role == LS_ROLE_THROUGHPUT && job->spec->nodes == 1 &&
-            ls_report_job_is_result(job) && no_comm_of(run, job) != NULL &&
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
+        if (job->spec->nodes == 1 && ls_report_job_is_result(job) && no_comm_of(run, job) != NULL &&
             (middle == NULL || job->spec->world > middle->spec->world ||
              (job->spec->world == middle->spec->world &&
               (job->spec->sweep & LS_SWEEP_WORLD) != 0))) {
@@ -375,8 +366,7 @@ static void best_rates(const ls_report_run *run, int *threads, double *copy, dou
     const cJSON *entry;
     *threads = 0;
     *copy = *matrix = NAN;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "rates"))
-    {
+    ls_json_each(entry, ls_json_get(run->record, "rates")) {
         int own = ls_json_int(entry, "threads", 0);
         if (own > *threads) {
             *threads = own;
@@ -392,12 +382,10 @@ static void best_rates(const ls_report_run *run, int *threads, double *copy, dou
 /* Greatest over least of the convolutions' rates before and after the jobs, with equal threads. */
 static double roofline_spread(const ls_report_run *run)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "roofline"), *a, *b;
+    const cJSON *list = ls_json_get(run->record, "roofline"), *a, *b;
     double spread = 1;
-    cJSON_ArrayForEach(a, list)
-    {
-        cJSON_ArrayForEach(b, list)
-        {
+    ls_json_each(a, list) {
+        ls_json_each(b, list) {
             bool alike = ls_json_integer(a, "threads", 0) == ls_json_integer(b, "threads", 0) &&
                          strcmp(ls_json_string(a, "type", ""), ls_json_string(b, "type", "")) == 0;
             if (alike) {
@@ -472,17 +460,14 @@ static void add_first_step(const ls_report_run *run, cJSON *list)
 {
     double least = INFINITY, greatest = 0;
     const ls_report_job *slowest = NULL, *quickest = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role != LS_ROLE_THROUGHPUT || !(job->speed.first_step_s > 0)) {
-            continue;
-        }
-        if (job->speed.first_step_s < least) {
-            least = job->speed.first_step_s;
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
+        double first_s = job->speed.first_step_s;
+        if (first_s > 0 && first_s < least) {
+            least = first_s;
             quickest = job;
         }
-        if (job->speed.first_step_s > greatest) {
-            greatest = job->speed.first_step_s;
+        if (first_s > greatest) {
+            greatest = first_s;
             slowest = job;
         }
     }
@@ -505,8 +490,7 @@ static audits sum_audits(const ls_report_run *run)
 {
     audits sum = {0};
     double all_s = 0;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_COUNT) {
         double longest_ms = 0;
         for (int k = 0; k < job->record->world && job->speed.audited_count > 0; k++) {
             const ls_record_rank *rank = &job->record->rank[k];
@@ -553,10 +537,8 @@ static bad_pictures bad_pictures_of(const ls_record *job)
         }
     }
     const cJSON *epochs = job->world > 0 ? job->rank[0].epochs : NULL, *epoch;
-    cJSON_ArrayForEach(epoch, epochs)
-    {
-        const cJSON *val = cJSON_GetObjectItemCaseSensitive(epoch, "val");
-        sum.validation += ls_json_integer(val, "bad_images", 0);
+    ls_json_each(epoch, epochs) {
+        sum.validation += ls_json_integer(ls_json_get(epoch, "val"), "bad_images", 0);
     }
     return sum;
 }
@@ -637,7 +619,7 @@ cJSON *ls_report_compare_json(const ls_report_run *run)
     }
     static const char *const COPIED[] = {"roofline", "rates", "layers"};
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
-        const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, COPIED[i]);
+        const cJSON *list = ls_json_get(run->record, COPIED[i]);
         if (list != NULL) {
             cJSON_AddItemToObject(out, COPIED[i], cJSON_Duplicate(list, true));
         }

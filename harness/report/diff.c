@@ -131,7 +131,7 @@ static const cJSON *find(const cJSON *run, const char *path)
     while (run != NULL && *path != '\0') {
         size_t length = strcspn(path, " ");
         ls_text_put(name, sizeof name, "%.*s", (int)length, path);
-        run = cJSON_GetObjectItemCaseSensitive(run, name);
+        run = ls_json_get(run, name);
         path += length + strspn(path + length, " ");
     }
     return run;
@@ -161,8 +161,7 @@ static void describe_list(const cJSON *list, shape shape, char *out)
 {
     const cJSON *one;
     char number[40];
-    cJSON_ArrayForEach(one, list)
-    {
+    ls_json_each(one, list) {
         const char *comma = out[0] == '\0' ? "" : ", ";
         if (shape == NODES) {
             ls_text_add(out, VALUE_BYTES, "%s%s with %s", comma, ls_json_string(one, "cpu", "?"),
@@ -271,8 +270,7 @@ static void print_pair(const cJSON *x, const cJSON *y, bool comparable, double g
 static const cJSON *pair_of(const cJSON *summary, const cJSON *row)
 {
     const cJSON *other;
-    cJSON_ArrayForEach(other, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
-    {
+    ls_json_each(other, ls_json_get(summary, "throughput")) {
         if (ls_report_diff_same_job(other, row)) {
             return other;
         }
@@ -283,8 +281,7 @@ static const cJSON *pair_of(const cJSON *summary, const cJSON *row)
 static void print_lone(const cJSON *summary, const cJSON *other, const char *name, FILE *to)
 {
     const cJSON *row;
-    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
-    {
+    ls_json_each(row, ls_json_get(summary, "throughput")) {
         if (pair_of(other, row) == NULL) {
             fprintf(to, "%.60s\n    only in %s\n", ls_json_string(row, "label", "?"), name);
         }
@@ -306,8 +303,7 @@ static ls_status compare_speed(const cJSON *before, const cJSON *after, double g
 {
     const cJSON *row;
     ls_comparable machines = ls_report_diff_comparable(before, after);
-    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(after, "throughput"))
-    {
+    ls_json_each(row, ls_json_get(after, "throughput")) {
         const cJSON *pair = pair_of(before, row);
         if (pair != NULL) {
             if (count->rows++ == 0) {

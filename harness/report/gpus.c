@@ -47,8 +47,8 @@ int ls_report_gpus_readings(const ls_report_job *job, ls_report_reading **out)
 
 static bool on_gpus(const ls_report_run *run)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(run->record, "options");
-    return strcmp(ls_json_string(options, "device", "cpu"), "cuda") == 0;
+    return strcmp(ls_json_string(ls_json_get(run->record, "options"), "device", "cpu"), "cuda") ==
+           0;
 }
 
 /* The largest world whose ranks do not wait for each other, else the largest there is. */
@@ -56,8 +56,7 @@ static const ls_report_job *best_job(const ls_report_run *run, bool *alone)
 {
     const ls_report_job *best = NULL;
     *alone = false;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_COUNT) {
         bool apart = job->spec->role == LS_ROLE_NO_COMM || job->spec->world == 1;
         bool timed = apart || job->spec->role == LS_ROLE_THROUGHPUT;
         if (!timed || job->record->oversubscribed || job->spec->nodes > 1 ||
@@ -76,8 +75,7 @@ static const ls_report_job *best_job(const ls_report_run *run, bool *alone)
 static void find_device(const ls_report_run *run, ls_report_gpu *gpu)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "gpus"))
-    {
+    ls_json_each(entry, ls_json_get(run->record, "gpus")) {
         const char *uuid = ls_json_string(entry, "uuid", "");
         if (uuid[0] != '\0' && strstr(gpu->device, uuid) != NULL) {
             gpu->gpu = ls_json_int(entry, "index", gpu->rank);
@@ -91,8 +89,7 @@ static void find_device(const ls_report_run *run, ls_report_gpu *gpu)
 static void find_rates(const ls_report_run *run, ls_report_gpu *gpu)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "rates"))
-    {
+    ls_json_each(entry, ls_json_get(run->record, "rates")) {
         const char *device = ls_json_string(entry, "device", "");
         bool same = device[0] != '\0' ? strcmp(device, gpu->device) == 0
                                       : ls_json_integer(entry, "gpu", -1) == gpu->gpu;
@@ -226,7 +223,7 @@ cJSON *ls_report_gpus_json(const ls_report_run *run)
 
 static void write_findings(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "findings"), *one;
+    const cJSON *list = ls_json_get(run->record, "findings"), *one;
     if (!cJSON_IsArray(list)) {
         return;
     }
@@ -238,8 +235,7 @@ static void write_findings(const ls_report_run *run, const ls_report_page_form *
     }
     ls_page_table table;
     ls_page_table_open(&table, form, to, "severity|code|where|what|do");
-    cJSON_ArrayForEach(one, list)
-    {
+    ls_json_each(one, list) {
         const char *address = ls_json_string(one, "address", "");
         int gpu = ls_json_int(one, "gpu", -1);
         ls_page_cell(&table, "%s", ls_json_string(one, "severity", ""));
@@ -318,7 +314,7 @@ void ls_report_gpus_write(const ls_report_run *run, const ls_report_page_form *f
 void ls_report_gpus_print(const ls_report_run *run, FILE *to)
 {
     ls_findings findings = {0, 0, NULL};
-    ls_findings_read(cJSON_GetObjectItemCaseSensitive(run->record, "findings"), &findings);
+    ls_findings_read(ls_json_get(run->record, "findings"), &findings);
     if (findings.count > 0) {
         fputc('\n', to);
         ls_findings_print(&findings, to);

@@ -5,14 +5,24 @@
 
 #include "kernels/core/text.h"
 
+const ls_report_job *ls_report_job_after(const ls_report_run *run, ls_role role,
+                                         const ls_report_job *job)
+{
+    for (int j = job == NULL ? 0 : (int)(job - run->job) + 1; j < run->job_count; j++) {
+        if (role == LS_ROLE_COUNT || run->job[j].spec->role == role) {
+            return &run->job[j];
+        }
+    }
+    return NULL;
+}
+
 int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
                          const ls_report_job **jobs, int room)
 {
     int count = 0;
-    for (int j = 0; j < run->job_count && count < room; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, role) {
         bool swept = sweep == 0 || (job->spec->sweep & sweep) != 0;
-        if (job->spec->role == role && swept && ls_report_job_has_speed(job)) {
+        if (count < room && swept && ls_report_job_has_speed(job)) {
             jobs[count++] = job;
         }
     }
@@ -138,8 +148,7 @@ bool ls_report_job_is_result(const ls_report_job *job)
 bool ls_report_job_in_verdict(const ls_report_job *job, const ls_report_verdict *verdict)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(verdict->json, "jobs"))
-    {
+    ls_json_each(entry, ls_json_get(verdict->json, "jobs")) {
         if (cJSON_IsString(entry) && strcmp(entry->valuestring, job->record->id) == 0) {
             return true;
         }

@@ -89,6 +89,13 @@ const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_rep
 int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job);
 
 /* job.c. */
+/* The jobs of a role, of any (LS_ROLE_COUNT). */
+#define ls_report_each(job, run, role)                                                     \
+    for (const ls_report_job *job = ls_report_job_after((run), (role), NULL); job != NULL; \
+         job = ls_report_job_after((run), (role), job))
+/* The first one after `job` (NULL: of all); NULL where there is none. */
+const ls_report_job *ls_report_job_after(const ls_report_run *run, ls_role role,
+                                         const ls_report_job *job);
 /* Collects the jobs of a role that are points of a sweep (0: any), finished with times. */
 int ls_report_job_select(const ls_report_run *run, ls_role role, unsigned sweep,
                          const ls_report_job **jobs, int room);

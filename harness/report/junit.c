@@ -154,8 +154,7 @@ static void put_case(FILE *to, const ls_report_verdict *verdict, double seconds)
     put_line(to, "", ls_report_lines_evidence(verdict, line));
     put_line(to, "requirement: ", ls_json_string(verdict->json, "requirement", ""));
     const cJSON *job;
-    cJSON_ArrayForEach(job, cJSON_GetObjectItemCaseSensitive(verdict->json, "jobs"))
-    {
+    ls_json_each(job, ls_json_get(verdict->json, "jobs")) {
         put_line(to, "job: ", cJSON_IsString(job) ? job->valuestring : "?");
     }
     fputs("</system-out>\n    </testcase>\n", to);
@@ -170,8 +169,7 @@ static void put_speed(FILE *to, const cJSON *rows, tally t)
     fputs("  <testsuite name=\"speed\"", to);
     put_tally(to, t, true);
     const cJSON *row;
-    cJSON_ArrayForEach(row, rows)
-    {
+    ls_json_each(row, rows) {
         const char *outcome = speed_outcome(row), *why = ls_json_string(row, "why", "");
         open_case(to, "speed", ls_json_string(row, "label", "?"), 0);
         if (outcome != NULL) {
@@ -192,8 +190,7 @@ static void put_families(FILE *to, const ls_report_run *run, const double *secon
 {
     cJSON *conformance = ls_report_summary_conformance(run);
     const cJSON *family;
-    cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
-    {
+    ls_json_each(family, ls_json_get(conformance, "families")) {
         const char *name = ls_json_string(family, "family", "?");
         fputs("  <testsuite", to);
         put_attribute(to, "name", name);
@@ -233,11 +230,10 @@ ls_status ls_junit_write(const ls_report_run *run)
     LS_TEXT(path, PATH_MAX, "%s/junit.xml", run->directory);
     FILE *to = ls_file_create(path);
     LS_TRY_FILE(to);
-    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(run->record, "speed"), *row;
+    const cJSON *rows = ls_json_get(run->record, "speed"), *row;
     double *seconds = list_seconds(run);
     tally all = count(run, NULL, seconds), speed = {0};
-    cJSON_ArrayForEach(row, rows)
-    {
+    ls_json_each(row, rows) {
         count_outcome(&speed, speed_outcome(row), 0);
         count_outcome(&all, speed_outcome(row), 0);
     }

@@ -10,12 +10,12 @@ int ls_report_lines_headlines(const ls_report_run *run,
 {
     static const char *const NAMES[][2] = {
         {"CORRECT", "correct"}, {"MANNERS", "manners"}, {"SPEED", "speed"}, {"MACHINE", "machine"}};
-    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
+    const cJSON *headline = ls_json_get(run->record, "headline");
     /* such a run may have CORRECT alone */
     bool observed = headline != NULL && cJSON_HasObjectItem(run->record, "observed");
     int count = 0;
     for (int i = 0; i < LS_REPORT_LINES_HEADLINES; i++) {
-        const cJSON *entry = cJSON_GetObjectItemCaseSensitive(headline, NAMES[i][1]);
+        const cJSON *entry = ls_json_get(headline, NAMES[i][1]);
         if (entry == NULL && (observed || strcmp(NAMES[i][1], "manners") == 0)) {
             continue;
         }

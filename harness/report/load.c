@@ -99,9 +99,8 @@ static ls_status read_jobs(ls_report_run *run)
 
 static bool manners_decide(const ls_report_run *run)
 {
-    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
-    const cJSON *manners = cJSON_GetObjectItemCaseSensitive(headline, "manners");
-    return ls_json_bool(manners, "decide", true);
+    return ls_json_bool(ls_json_get(ls_json_get(run->record, "headline"), "manners"), "decide",
+                        true);
 }
 
 static ls_status take_verdict(void *context, const cJSON *line, int number)

@@ -28,10 +28,9 @@ ls_stats_interval ls_report_loss_predict(const double *value, int count)
 
 static const ls_report_job *curves_of(const ls_report_run *run)
 {
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role == LS_ROLE_CURVES && job->record->state == LS_RECORD_DONE &&
-            job->record->world > 0 && job->record->world <= LS_REPORT_BAND_RUNS) {
+    ls_report_each(job, run, LS_ROLE_CURVES) {
+        if (job->record->state == LS_RECORD_DONE && job->record->world > 0 &&
+            job->record->world <= LS_REPORT_BAND_RUNS) {
             return job;
         }
     }

@@ -31,7 +31,7 @@ static void read_table(const cJSON *memory, double kind[LS_REPORT_KINDS])
 /* numerics.md table 1: masters (O2) and moments are f32. */
 static void from_options(const cJSON *start, double kind[LS_REPORT_KINDS])
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    const cJSON *options = ls_json_get(start, "options");
     const char *optimizer = ls_json_string(options, "optimizer", "");
     double elements = ls_json_number(start, "param_elements", NAN);
     bool masters = strcmp(ls_json_string(options, "opt-level", ""), "O2") == 0;
@@ -46,7 +46,7 @@ static void from_options(const cJSON *start, double kind[LS_REPORT_KINDS])
 
 double ls_report_memory(const ls_record_rank *rank, double kind[LS_REPORT_KINDS])
 {
-    const cJSON *memory = cJSON_GetObjectItemCaseSensitive(rank->start, "memory");
+    const cJSON *memory = ls_json_get(rank->start, "memory");
     for (int i = 0; i < LS_REPORT_KINDS; i++) {
         kind[i] = NAN;
     }
@@ -88,8 +88,7 @@ static double activation_bytes(const ls_report_job *job)
  * program, its libraries and the loader. */
 static const ls_report_job *undumped(const ls_report_run *run)
 {
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_COUNT) {
         if ((job->spec->role == LS_ROLE_DDP_WORLD1 || job->spec->role == LS_ROLE_NO_COMM) &&
             job->record->world > 0 && ls_report_job_peak_bytes(job) > reported_bytes(job)) {
             return job;
@@ -114,7 +113,7 @@ static double fixed_bytes(const ls_report_job *job, const ls_report_job *plain)
 bool ls_report_memory_largest_batch(const ls_report_run *run, const ls_report_job *job,
                                     ls_report_batch *out)
 {
-    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
+    const cJSON *machine = ls_json_get(run->record, "machine");
     double room = ls_json_number(machine, "memory_available_bytes", NAN) / job->spec->world;
     const ls_report_job *plain = undumped(run);
     if (plain == NULL || job->record->world == 0 || job->spec->batch_size < 1) {
@@ -131,18 +130,14 @@ bool ls_report_memory_largest_batch(const ls_report_run *run, const ls_report_jo
 bool ls_report_memory_check(const ls_report_run *run, const ls_report_job **larger,
                             double *predicted, double *seen)
 {
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *small = &run->job[j];
-        for (int k = 0; k < run->job_count && small->spec->role == LS_ROLE_DDP_WORLD1; k++) {
-            const ls_report_job *big = &run->job[k];
-            if (big->spec->role != LS_ROLE_STRONG_SCALING ||
-                !ls_report_job_alike(big, small, LS_ALIKE_WORLD)) {
-                continue;
+    ls_report_each(small, run, LS_ROLE_DDP_WORLD1) {
+        ls_report_each(big, run, LS_ROLE_STRONG_SCALING) {
+            if (ls_report_job_alike(big, small, LS_ALIKE_WORLD)) {
+                *larger = big;
+                *predicted = fixed_bytes(small, small) + image_bytes(small) * big->spec->batch_size;
+                *seen = ls_report_job_peak_bytes(big);
+                return isfinite(*predicted) && isfinite(*seen);
             }
-            *larger = big;
-            *predicted = fixed_bytes(small, small) + image_bytes(small) * big->spec->batch_size;
-            *seen = ls_report_job_peak_bytes(big);
-            return isfinite(*predicted) && isfinite(*seen);
         }
     }
     return false;

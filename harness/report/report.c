@@ -15,29 +15,15 @@
 
 enum { JOBS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 
-static const ls_report_job *first_timed(const ls_report_run *run)
-{
-    for (int j = 0; j < run->job_count; j++) {
-        if (run->job[j].spec->role == LS_ROLE_THROUGHPUT) {
-            return &run->job[j];
-        }
-    }
-    return NULL;
-}
-
 static void write_speed_rows(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     ls_page_table table;
     ls_page_table_open(&table, form, to,
                        "level|ranks>|nodes|bucket|images/s [95 %]>|ms p50>|ms p90>|ms p99>|"
                        "efficiency>|judged on|marks");
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
         char text[160];
         bool timed = ls_report_job_has_speed(job);
-        if (job->spec->role != LS_ROLE_THROUGHPUT) {
-            continue;
-        }
         ls_page_cell(&table, "%s", ls_report_job_level(job, text));
         ls_page_cell(&table, "%d", job->spec->world);
         ls_page_cell(&table, "%s", ls_report_lines_nodes(job, text));
@@ -62,10 +48,9 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
         "job|steps measured>|warm-up>|skipped>|audited>|second half / first>|slowest rank>|"
         "rank spread>|MB reduced/step>|bus GB/s>|of roofline>|first step s>|"
         "peak MB/rank>");
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
         const ls_report_speed *speed = &job->speed;
-        if (job->spec->role != LS_ROLE_THROUGHPUT || !ls_report_job_has_speed(job)) {
+        if (!ls_report_job_has_speed(job)) {
             continue;
         }
         ls_page_cell(&table, "%s", job->record->label);
@@ -89,8 +74,7 @@ static void write_more_rows(const ls_report_run *run, const ls_report_page_form 
 /* Exposed communication, measured in both ways. */
 static bool shows_exposed(const ls_report_job *job)
 {
-    return job->spec->role == LS_ROLE_THROUGHPUT && job->spec->world > 1 &&
-           ls_report_job_is_result(job);
+    return job->spec->world > 1 && ls_report_job_is_result(job);
 }
 
 static void write_exposed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -99,8 +83,7 @@ static void write_exposed(const ls_report_run *run, const ls_report_page_form *f
     ls_page_table_open(&table, form, to,
                        "job|step ms>|communication ms>|waited for ms>|against no_comm ms [95 %]>|"
                        "difference>");
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
         if (!shows_exposed(job)) {
             continue;
         }
@@ -178,8 +161,7 @@ static void write_sentences(const ls_report_page_form *form, FILE *to, const cha
     const cJSON *sentence;
     form->heading(to, heading);
     fputs(form->list_open, to);
-    cJSON_ArrayForEach(sentence, sentences)
-    {
+    ls_json_each(sentence, sentences) {
         form->list_item(to, sentence->valuestring);
     }
     fputs(form->list_close, to);
@@ -190,8 +172,8 @@ static void write_compared(const ls_report_run *run, const ls_report_page_form *
 {
     cJSON *sentences = ls_report_compare_sentences(run);
     int rows = 0;
-    for (int j = 0; j < run->job_count; j++) {
-        rows += shows_exposed(&run->job[j]);
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
+        rows += shows_exposed(job);
     }
     if (rows > 0 || cJSON_GetArraySize(sentences) > 0) {
         write_sentences(form, to, "Communication, DDP, scaling", sentences);
@@ -206,19 +188,16 @@ static void write_compared(const ls_report_run *run, const ls_report_page_form *
 
 static void write_speed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const ls_report_job *first = first_timed(run);
+    const ls_report_job *first = ls_report_job_after(run, LS_ROLE_THROUGHPUT, NULL);
     if (first == NULL) {
         form->heading(to, "Throughput");
         form->paragraph(to, "This run holds no throughput job.");
         return;
     }
     int simulated = 0;
-    for (int j = 0; j < run->job_count; j++) {
-        simulated = run->job[j].spec->role == LS_ROLE_THROUGHPUT &&
-                            ls_spec_is_simulated(run->job[j].spec) &&
-                            run->job[j].spec->nodes > simulated
-                        ? run->job[j].spec->nodes
-                        : simulated;
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
+        bool more = ls_spec_is_simulated(job->spec) && job->spec->nodes > simulated;
+        simulated = more ? job->spec->nodes : simulated;
     }
     char text[TEXT_BYTES] = "";
     ls_text_add(text, sizeof text, "Throughput: %s, batch %d per rank, %d x %d pixels",
@@ -298,14 +277,14 @@ static void write_failures(const ls_report_run *run, const ls_report_page_form *
     listed += write_unclaimed(run, form, to);
     char state[96], text[TEXT_BYTES];
     int unfinished = 0;
-    for (int j = 0; j < run->job_count; j++) {
-        if (run->job[j].record->state != LS_RECORD_DONE) {
+    ls_report_each(job, run, LS_ROLE_COUNT) {
+        if (job->record->state != LS_RECORD_DONE) {
             if (unfinished++ == 0) {
                 form->paragraph(to, "Jobs that did not end well:");
                 fputs(form->list_open, to);
             }
-            snprintf(text, sizeof text, "%s: %s (jobs/%s/)", run->job[j].record->label,
-                     ls_report_job_state(&run->job[j], state), run->job[j].record->id);
+            snprintf(text, sizeof text, "%s: %s (jobs/%s/)", job->record->label,
+                     ls_report_job_state(job, state), job->record->id);
             form->list_item(to, text);
         }
     }
@@ -341,7 +320,7 @@ static void write_figures(const ls_report_run *run, const ls_report_page_form *f
 static void write_conformance(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
     cJSON *conformance = ls_report_summary_conformance(run);
-    const cJSON *counts = cJSON_GetObjectItemCaseSensitive(conformance, "counts"), *family;
+    const cJSON *counts = ls_json_get(conformance, "counts"), *family;
     char text[TEXT_BYTES], titles[TEXT_BYTES] = "family|cases>";
     for (int code = 0; code < LS_VERDICT_CODES; code++) {
         const char *name = ls_verdict_name((ls_verdict_code)code);
@@ -351,8 +330,8 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
     }
     int total = ls_json_int(conformance, "total", 0);
     int claimed = ls_json_int(conformance, "in_claim", 0);
-    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(run->record, "headline");
-    int all = ls_json_int(cJSON_GetObjectItemCaseSensitive(headline, "correct"), "claim_cases", 0);
+    const cJSON *headline = ls_json_get(run->record, "headline");
+    int all = ls_json_int(ls_json_get(headline, "correct"), "claim_cases", 0);
     form->heading(to, "Conformance by family");
     snprintf(text, sizeof text, "%d case%s: %d inside the claim", total, total == 1 ? "" : "s",
              claimed);
@@ -365,13 +344,11 @@ static void write_conformance(const ls_report_run *run, const ls_report_page_for
     if (total > 0) {
         ls_page_table table;
         ls_page_table_open(&table, form, to, titles);
-        cJSON_ArrayForEach(family, cJSON_GetObjectItemCaseSensitive(conformance, "families"))
-        {
-            const cJSON *own = cJSON_GetObjectItemCaseSensitive(family, "counts");
+        ls_json_each(family, ls_json_get(conformance, "families")) {
             ls_page_cell(&table, "%s", ls_json_string(family, "family", "?"));
             ls_page_cell(&table, "%d", ls_json_int(family, "total", 0));
             for (int i = 2; i < table.columns; i++) {
-                int cases = ls_json_int(own, table.column[i].title, 0);
+                int cases = ls_json_int(ls_json_get(family, "counts"), table.column[i].title, 0);
                 ls_page_cell(&table, cases > 0 ? "%d" : "", cases);
             }
         }
@@ -435,7 +412,7 @@ static void write_leaves(const cJSON *value, const char *name, ls_page_table *ta
 static void write_object(const ls_report_run *run, const char *member, const char *heading,
                          const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(run->record, member);
+    const cJSON *value = ls_json_get(run->record, member);
     if (value == NULL || value->child == NULL) {
         return;
     }
@@ -448,15 +425,14 @@ static void write_object(const ls_report_run *run, const char *member, const cha
 
 static void write_installed(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *entry, *installed = cJSON_GetObjectItemCaseSensitive(run->record, "installed");
+    const cJSON *entry, *installed = ls_json_get(run->record, "installed");
     form->heading(to, "Installed packages");
     if (cJSON_GetArraySize(installed) == 0) {
         form->paragraph(to, "Nothing was installed for this run.");
         return;
     }
     char text[TEXT_BYTES] = "";
-    cJSON_ArrayForEach(entry, installed)
-    {
+    ls_json_each(entry, installed) {
         ls_text_add(text, sizeof text, "%s%s", text[0] ? ", " : "",
                     cJSON_IsString(entry) ? entry->valuestring : "?");
     }
@@ -512,8 +488,7 @@ static void write_kinds(const cJSON *step, const ls_report_page_form *form, FILE
     double batch = ls_json_number(step, "batch_size", NAN);
     ls_page_table table;
     ls_page_table_open(&table, form, to, "kind of pass|passes>|ms>|floor ms>|reached>|MB/image>");
-    cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(step, "kinds"))
-    {
+    ls_json_each(kind, ls_json_get(step, "kinds")) {
         ls_page_cell(&table, "%s", ls_json_string(kind, "kind", ""));
         ls_page_cell(&table, "%d", ls_json_int(kind, "passes", 0));
         ls_page_number(&table, ls_json_number(kind, "ms", NAN));
@@ -529,8 +504,7 @@ static void write_longest(const cJSON *step, const ls_report_page_form *form, FI
     const cJSON *pass;
     ls_page_table table;
     ls_page_table_open(&table, form, to, "layer|pass|ms>|floor ms>|reached>|GB/s>|TFLOP/s>|engine");
-    cJSON_ArrayForEach(pass, cJSON_GetObjectItemCaseSensitive(step, "longest"))
-    {
+    ls_json_each(pass, ls_json_get(step, "longest")) {
         const char *engine = ls_json_string(pass, "engine", "");
         double ms = ls_json_number(pass, "ms", NAN), flops = ls_json_number(pass, "flops", 0);
         ls_page_cell(&table, "%s", ls_json_string(pass, "layer", ""));
@@ -554,8 +528,7 @@ static void write_step(const cJSON *step, const ls_report_page_form *form, FILE 
     double alone_ms = ls_json_number(step, "convolutions_ms", NAN);
     double whole_ms = ls_json_number(step, "forward_ms", NAN) +
                       ls_json_number(step, "backward_ms", NAN) + update_ms;
-    cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(step, "kinds"))
-    {
+    ls_json_each(kind, ls_json_get(step, "kinds")) {
         floor_ms += ls_json_number(kind, "floor_ms", NAN);
     }
     ls_text_add(
@@ -603,17 +576,15 @@ static void write_head(const cJSON *step, const ls_report_page_form *form, FILE 
 
 static void write_layers(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(run->record, "layers"), *step;
+    const cJSON *list = ls_json_get(run->record, "layers"), *step;
     bool headed = false;
-    cJSON_ArrayForEach(step, list)
-    {
+    ls_json_each(step, list) {
         if (strcmp(ls_json_string(step, "when", ""), "before") != 0) {
             continue; /* measured again after the jobs */
         }
         if (!headed) {
             write_head(step, form, to);
-            if (ls_json_bool(cJSON_GetObjectItemCaseSensitive(run->record, "options"), "emulated",
-                             false)) {
+            if (ls_json_bool(ls_json_get(run->record, "options"), "emulated", false)) {
                 form->paragraph(to, "The device is emulated: its times say nothing.");
             }
             headed = true;

@@ -150,8 +150,7 @@ static void take_phases(ls_report_job *job)
 
 int ls_report_speed_threads(const ls_report_run *run, const ls_report_job *job)
 {
-    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine");
-    int cores = (int)ceil(ls_json_number(machine, "cores", 0));
+    int cores = (int)ceil(ls_json_number(ls_json_get(run->record, "machine"), "cores", 0));
     int each = job->record->world > 0 ? job->record->rank[0].threads : 0,
         all = each * job->spec->world;
     return cores > 0 && all > cores ? cores : all;
@@ -169,8 +168,7 @@ static double roofline_of(const ls_report_run *run, const ls_report_job *job)
     bool bf16 = job->spec->level > 0 && strcmp(job->spec->half, "bf16") == 0;
     const char *type = bf16 && !job->record->half_emulated ? "bf16" : "f32";
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(run->record, "roofline"))
-    {
+    ls_json_each(entry, ls_json_get(run->record, "roofline")) {
         bool fits = strcmp(ls_json_string(entry, "arch", ""), job->spec->arch) == 0 &&
                     ls_json_integer(entry, "image_size", 0) == job->spec->image_size &&
                     ls_json_integer(entry, "batch_size", 0) == job->spec->batch_size &&
@@ -188,10 +186,8 @@ static double roofline_of(const ls_report_run *run, const ls_report_job *job)
 const ls_report_job *ls_report_speed_base(const ls_report_run *run, const ls_report_job *job)
 {
     const ls_report_job *base = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *other = &run->job[j];
-        bool same = other->spec->world == 1 && other->spec->role == job->spec->role &&
-                    ls_report_job_alike(other, job, LS_ALIKE_BATCH) &&
+    ls_report_each(other, run, job->spec->role) {
+        bool same = other->spec->world == 1 && ls_report_job_alike(other, job, LS_ALIKE_BATCH) &&
                     ls_report_job_has_speed(other);
         if (same && other->spec->bucket_mb == job->spec->bucket_mb) {
             return other;
@@ -270,10 +266,8 @@ double ls_report_speed_exposed_ms(const ls_report_run *run, const ls_report_job 
     if (isfinite(job->speed.exposed_ms) && job->speed.count > 0) {
         return job->speed.exposed_ms;
     }
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *other = &run->job[j];
-        if (other->spec->role == LS_ROLE_PHASES && ls_report_job_alike(other, job, LS_ALIKE_ALL) &&
-            ls_report_job_has_speed(other)) {
+    ls_report_each(other, run, LS_ROLE_PHASES) {
+        if (ls_report_job_alike(other, job, LS_ALIKE_ALL) && ls_report_job_has_speed(other)) {
             return other->speed.exposed_ms;
         }
     }

@@ -15,7 +15,7 @@ static void summary_path(char path[PATH_MAX], const ls_report_run *run)
 
 static void copy_member(cJSON *to, const cJSON *from, const char *name)
 {
-    const cJSON *member = cJSON_GetObjectItemCaseSensitive(from, name);
+    const cJSON *member = ls_json_get(from, name);
     if (member != NULL) {
         cJSON_AddItemToObject(to, name, cJSON_Duplicate(member, true));
     }
@@ -23,7 +23,7 @@ static void copy_member(cJSON *to, const cJSON *from, const char *name)
 
 static void count_up(cJSON *counts, const char *word)
 {
-    cJSON *member = cJSON_GetObjectItemCaseSensitive(counts, word);
+    cJSON *member = ls_json_get(counts, word);
     if (member == NULL) {
         cJSON_AddNumberToObject(counts, word, 1);
     } else {
@@ -34,8 +34,7 @@ static void count_up(cJSON *counts, const char *word)
 static cJSON *family_of(cJSON *families, const char *name)
 {
     cJSON *family;
-    cJSON_ArrayForEach(family, families)
-    {
+    ls_json_each(family, families) {
         if (strcmp(ls_json_string(family, "family", ""), name) == 0) {
             return family;
         }
@@ -62,7 +61,7 @@ cJSON *ls_report_summary_conformance(const ls_report_run *run)
         count_up(counts, word);
         cJSON *family = family_of(families, verdict->family);
         count_up(family, "total");
-        count_up(cJSON_GetObjectItemCaseSensitive(family, "counts"), word);
+        count_up(ls_json_get(family, "counts"), word);
     }
     cJSON_AddNumberToObject(conformance, "total", total);
     cJSON_AddNumberToObject(conformance, "in_claim", in_claim);

@@ -59,11 +59,7 @@ static void print_jobs(const ls_report_run *run, FILE *to)
 {
     int printed = 0, oversubscribed = 0, emulated = 0, simulated = 0, weak = 0, hidden = 0;
     const char *no_graph = NULL, *products = "";
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role != LS_ROLE_THROUGHPUT) {
-            continue;
-        }
+    ls_report_each(job, run, LS_ROLE_THROUGHPUT) {
         if (printed++ == 0) {
             fprintf(to, "\n%s, batch %d per rank, %d x %d pixels\n", job->spec->arch,
                     job->spec->batch_size, job->spec->image_size, job->spec->image_size);
@@ -112,8 +108,7 @@ static void print_compared(const ls_report_run *run, FILE *to)
     cJSON *sentences = ls_report_compare_sentences(run);
     const cJSON *sentence;
     fprintf(to, "%s", cJSON_GetArraySize(sentences) > 0 ? "\n" : "");
-    cJSON_ArrayForEach(sentence, sentences)
-    {
+    ls_json_each(sentence, sentences) {
         ls_report_lines_print(to, sentence->valuestring, 2);
     }
     cJSON_Delete(sentences);

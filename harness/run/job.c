@@ -123,8 +123,8 @@ static ls_status write_record(const ls_job *job, char *const *environment,
 
 static bool same_command(const ls_job *job, const cJSON *root)
 {
-    const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
+    const cJSON *command = ls_json_get(root, "command");
+    const cJSON *environment = ls_json_get(root, "environment");
     LS_TEXT(world, 16, "%d", job->world);
     if (cJSON_GetArraySize(command) != job->command.count ||
         strcmp(ls_json_string(environment, "WORLD_SIZE", ""), world) != 0) {
@@ -149,7 +149,7 @@ static bool read_done(const ls_job *job, ls_outcome *outcome)
     if (access(path, F_OK) != 0 || ls_json_read_file(path, &root) != LS_OK) {
         return false;
     }
-    const cJSON *ended = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    const cJSON *ended = ls_json_get(root, "outcome");
     bool done = strcmp(ls_json_string(ended, "state", ""), "done") == 0 &&
                 same_command(job, root) && ls_outcome_read(ended, 0, job->world, outcome);
     cJSON_Delete(root);
@@ -315,7 +315,7 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
     for (int k = 0; k < job->host_count; k++) {
         ls_outcome node;
         cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
-        const cJSON *reported = cJSON_GetObjectItemCaseSensitive(report, "outcome");
+        const cJSON *reported = ls_json_get(report, "outcome");
         if (reported == NULL || !ls_outcome_read(reported, k * per_host, per_host, &node)) {
             take_lost(job, channels, k, said, out, &b);
             cJSON_Delete(report);

@@ -159,13 +159,11 @@ static void read_without(ls_manifest *m)
                     text == NULL      ? "not readable"
                     : text[0] == '\0' ? "empty"
                                       : "cut, or no JSON object");
-    } else if (cJSON_GetObjectItemCaseSensitive(run, "files") != NULL) {
+    } else if (ls_json_get(run, "files") != NULL) {
         m->state = LS_MANIFEST_BROKEN;
         ls_text_put(m->why, sizeof m->why, "%s/" LIST " is missing", m->directory);
     } else {
-        m->state = cJSON_GetObjectItemCaseSensitive(run, "headline") != NULL
-                       ? LS_MANIFEST_OLD
-                       : LS_MANIFEST_UNFINISHED;
+        m->state = ls_json_get(run, "headline") != NULL ? LS_MANIFEST_OLD : LS_MANIFEST_UNFINISHED;
     }
     cJSON_Delete(run);
     free(text);

@@ -49,13 +49,13 @@ static double number_of(const cJSON *object, const char *name)
 static bool is_lost(const ls_record_step *step, const cJSON *event)
 {
     const unsigned long exponent = 0x7f800000;
-    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(event, "loss")) || isinf(step->loss) ||
+    return cJSON_IsNull(ls_json_get(event, "loss")) || isinf(step->loss) ||
            (strtoul(step->loss_bits, NULL, 16) & exponent) == exponent;
 }
 
 static void read_step(ls_record_step *out, const cJSON *event, int count)
 {
-    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
+    const cJSON *ms = ls_json_get(event, "ms");
     *out = (ls_record_step){
         .step = ls_json_integer(event, "step", count),
         .loss = number_of(event, "loss"),
@@ -86,7 +86,7 @@ static void read_step(ls_record_step *out, const cJSON *event, int count)
                 ls_json_string(event, "loss_bits", ""));
     out->loss_lost = is_lost(out, event);
     out->skip_given = cJSON_HasObjectItem(event, "skipped");
-    const cJSON *digest = cJSON_GetObjectItemCaseSensitive(event, "digest");
+    const cJSON *digest = ls_json_get(event, "digest");
     for (int i = 0; i < LS_RECORD_DIGESTS; i++) {
         const char *text = ls_json_string(digest, digest_name[i], NULL);
         if (text != NULL) {
@@ -120,16 +120,15 @@ static void read_start(ls_record_rank *rank, const cJSON *event)
     keep(&rank->start, event);
     rank->threads = ls_json_int(event, "threads", 0);
     copy_text(event, "device", rank->device, sizeof rank->device);
-    copy_text(cJSON_GetObjectItemCaseSensitive(event, "options"), "opt-level", rank->level,
-              sizeof rank->level);
+    copy_text(ls_json_get(event, "options"), "opt-level", rank->level, sizeof rank->level);
     read_graph(rank, event);
 }
 
 /* How often a step reduces every bucket: with --no-sync False in each micro-step. */
 static double reductions_of(const ls_record_rank *rank)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
-    bool each = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(options, "no-sync"));
+    const cJSON *options = ls_json_get(rank->start, "options");
+    bool each = cJSON_IsFalse(ls_json_get(options, "no-sync"));
     return each ? ls_json_number(options, "accumulate", 1) : 1;
 }
 
@@ -138,8 +137,7 @@ static void read_buckets(ls_record_rank *rank, const cJSON *event)
     keep(&rank->buckets, event);
     rank->reduced_bytes = 0;
     const cJSON *bucket;
-    cJSON_ArrayForEach(bucket, cJSON_GetObjectItemCaseSensitive(event, "buckets"))
-    {
+    ls_json_each(bucket, ls_json_get(event, "buckets")) {
         rank->reduced_bytes += reductions_of(rank) * ls_json_number(bucket, "bytes", 0);
     }
 }
@@ -252,7 +250,7 @@ static bool members_fit(reader *r, const cJSON *value, const char *event)
         if (strcmp(m->event, event) != 0) {
             continue;
         }
-        const cJSON *found = cJSON_GetObjectItemCaseSensitive(value, m->name);
+        const cJSON *found = ls_json_get(value, m->name);
         if (found == NULL ? m->needed : !of_kind(found, m->kind)) {
             ls_text_put(r->why, sizeof r->why, "has \"%s\" that is not %s", m->name, word[m->kind]);
             return false;
@@ -421,7 +419,7 @@ static void read_facts(ls_record *record)
     ls_spec_read(facts, &record->spec);
     record->oversubscribed = ls_json_bool(facts, "oversubscribed", false);
     record->half_emulated = ls_json_bool(facts, "half_emulated", false);
-    record->judged = cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(facts, "checked"));
+    record->judged = cJSON_IsBool(ls_json_get(facts, "checked"));
     record->checked = ls_json_bool(facts, "checked", false);
     record->gradient_check = ls_json_int(facts, "rung", 0);
     record->audited = ls_json_bool(facts, "audited", false);
@@ -429,7 +427,7 @@ static void read_facts(ls_record *record)
 
 static void read_outcome(ls_record *record)
 {
-    const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(record->job, "outcome"), *entry;
+    const cJSON *outcome = ls_json_get(record->job, "outcome"), *entry;
     record->state = state_of(ls_json_string(outcome, "state", ""));
     record->first_rank = ls_json_int(outcome, "first_rank", -1);
     record->code = ls_json_int(outcome, "code", 0);
@@ -438,8 +436,7 @@ static void read_outcome(ls_record *record)
     record->seconds = number_of(outcome, "seconds");
     record->started_ns = number_of(outcome, "started_ns");
     ls_text_put(record->why, sizeof record->why, "%s", ls_json_string(outcome, "why", ""));
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(outcome, "ranks"))
-    {
+    ls_json_each(entry, ls_json_get(outcome, "ranks")) {
         int64_t rank = ls_json_integer(entry, "rank", -1);
         if (rank >= 0 && rank < record->world) {
             record->rank[rank].code = ls_json_int(entry, "code", -1);
@@ -517,7 +514,7 @@ static void share_audited(ls_record *record)
 /* As job.json says, or as many as there are files of events. */
 static ls_status read_world(ls_record *record, int files, ls_record_mode mode)
 {
-    const cJSON *world = cJSON_GetObjectItemCaseSensitive(ls_record_facts(record), "world");
+    const cJSON *world = ls_json_get(ls_record_facts(record), "world");
     int64_t ranks = files;
     if (world != NULL && !(cJSON_IsNumber(world) &&
                            ls_json_whole(world->valuedouble, 0, LS_HOSTS_RANKS_MAX, &ranks))) {
@@ -598,7 +595,7 @@ void ls_record_free(ls_record *record)
 
 const cJSON *ls_record_facts(const ls_record *record)
 {
-    return cJSON_GetObjectItemCaseSensitive(record->job, "facts");
+    return ls_json_get(record->job, "facts");
 }
 
 const ls_record_step *ls_record_find_step(const ls_record_rank *rank, int64_t step)

@@ -156,8 +156,7 @@ static unsigned read_sweep(const cJSON *list)
 {
     unsigned sweep = 0;
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, list)
-    {
+    ls_json_each(entry, list) {
         for (int i = 0; i < SWEEPS; i++) {
             bool same = cJSON_IsString(entry) && strcmp(entry->valuestring, sweep_names[i]) == 0;
             sweep |= same ? 1u << i : 0;
@@ -202,6 +201,6 @@ void ls_spec_read(const cJSON *facts, ls_spec *out)
     out->repeat = out->way == LS_WAY_NONE ? 0 : count_of(facts, "round", COUNT_MAX, 1) - 1;
     out->warmup_steps = count_of(facts, "warmup_steps", STEPS_MAX, 0);
     out->steps = count_of(facts, "steps", STEPS_MAX, 0);
-    out->sweep = read_sweep(cJSON_GetObjectItemCaseSensitive(facts, "sweep"));
+    out->sweep = read_sweep(ls_json_get(facts, "sweep"));
     out->kill_rank = -1;
 }

@@ -41,6 +41,15 @@ ls_status ls_json_each_line(const char *path, ls_json_visit *visit, void *contex
  * of files and messages become integers here: the conversion of 1e300 or NaN is undefined. */
 bool ls_json_whole(double number, int64_t least, int64_t most, int64_t *out);
 
+/* The member of exactly this name; NULL where the object is none or lacks it. */
+static inline cJSON *ls_json_get(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+/* The elements of an array, or the members of an object; of NULL none. */
+#define ls_json_each(entry, list) cJSON_ArrayForEach((entry), (list))
+
 /* Members with a fallback for a missing one; a member of another type counts as missing, as does a
  * number that is not whole or does not fit. ls_json_integer takes up to 2^53 in size, the range
  * that a JSON number holds exactly. */

@@ -11,11 +11,10 @@ enum { JOBS_MAX = 64, LEVELS_MAX = 8 };
 /* Largest e / limit over the whole gradient and all tensors; NULL name: the whole. */
 static double worst_of(const cJSON *compare, const char **name)
 {
-    const cJSON *whole = cJSON_GetObjectItemCaseSensitive(compare, "whole"), *tensor;
+    const cJSON *whole = ls_json_get(compare, "whole"), *tensor;
     double worst = ls_json_number(whole, "e", NAN) / ls_json_number(whole, "limit", NAN);
     *name = "the whole gradient";
-    cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(compare, "tensors"))
-    {
+    ls_json_each(tensor, ls_json_get(compare, "tensors")) {
         double share = ls_json_number(tensor, "e", INFINITY) / ls_json_number(tensor, "limit", NAN);
         if (!(share <= worst)) { /* NaN and infinity win */
             worst = share;
@@ -29,8 +28,7 @@ static double worst_of(const cJSON *compare, const char **name)
 static int select_compared(const ls_report_run *run, const ls_report_job **jobs)
 {
     int count = 0;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
+    ls_report_each(job, run, LS_ROLE_COUNT) {
         const char *name;
         if (job->gradients == NULL) {
             continue;
@@ -108,8 +106,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
     for (int i = 0; i < count; i++) {
         int place = 0;
         const cJSON *tensor;
-        cJSON_ArrayForEach(tensor, cJSON_GetObjectItemCaseSensitive(jobs[i]->gradients, "tensors"))
-        {
+        ls_json_each(tensor, ls_json_get(jobs[i]->gradients, "tensors")) {
             char name[96];
             fprintf(table, "%d\t%.6g\t%.6g\t%.6g\t%.0f\t%d\t\"%s\"\n", ++place,
                     ls_json_number(tensor, "e", NAN), ls_json_number(tensor, "r", NAN),

@@ -88,14 +88,12 @@ void ls_tables_add_marks(const ls_report_run *run, const ls_report_job *const *j
         }
         emulated = emulated || jobs[i]->record->half_emulated;
     }
-    const cJSON *machine = cJSON_GetObjectItemCaseSensitive(run->record, "machine"),
-                *options = cJSON_GetObjectItemCaseSensitive(run->record, "options");
-    double cores = ls_json_number(machine, "cores", 0);
+    double cores = ls_json_number(ls_json_get(run->record, "machine"), "cores", 0);
     char marks[160] = "";
     if (simulated > 0) {
         ls_text_add(marks, sizeof marks, "; %d nodes are simulated", simulated);
     }
-    if (ls_json_bool(options, "emulated", false)) {
+    if (ls_json_bool(ls_json_get(run->record, "options"), "emulated", false)) {
         ls_text_add(marks, sizeof marks, "; the GPU is emulated on the CPU");
     } else if (emulated) {
         ls_text_add(marks, sizeof marks, "; half is emulated");

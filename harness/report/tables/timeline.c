@@ -40,8 +40,7 @@ static ls_status take_trace(void *context, const cJSON *event, int line)
     if (step != NULL && step->audited) {
         return LS_OK;
     }
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(event, "spans"))
-    {
+    ls_json_each(entry, ls_json_get(event, "spans")) {
         all->span = ls_list_grow(all->span, all->count, &all->room, sizeof *all->span);
         trace_span *span = &all->span[all->count++];
         *span = (trace_span){
@@ -147,11 +146,7 @@ ls_status ls_tables_timeline_trace(const ls_report_run *run)
     cJSON *events = cJSON_AddArrayToObject(root, "traceEvents");
     cJSON_AddStringToObject(root, "displayTimeUnit", "ms");
     int first_process = 1;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *job = &run->job[j];
-        if (job->spec->role != LS_ROLE_PHASES) {
-            continue;
-        }
+    ls_report_each(job, run, LS_ROLE_PHASES) {
         trace_span *spans = NULL;
         int count = read_spans(job, &spans);
         add_job(events, job, spans, count, first_process);
@@ -212,9 +207,8 @@ static int keep_last_step(trace_span *spans, int count)
 static const ls_report_job *read_timeline(const ls_report_run *run, trace_span **spans, int *count)
 {
     const ls_report_job *job = NULL;
-    for (int j = 0; j < run->job_count; j++) {
-        const ls_report_job *candidate = &run->job[j];
-        if (candidate->spec->role != LS_ROLE_PHASES || candidate->record->state != LS_RECORD_DONE ||
+    ls_report_each(candidate, run, LS_ROLE_PHASES) {
+        if (candidate->record->state != LS_RECORD_DONE ||
             (job != NULL && candidate->spec->world < job->spec->world)) {
             continue;
         }

@@ -225,8 +225,7 @@ TEST(variables_of_an_order)
     name[sizeof name - 2] = '\0'; /* 127 bytes */
     setenv(name, "z", 1);
     cJSON *order = ls_remote_session_order(NULL, NULL, 0, true);
-    ck_assert_str_eq(
-        ls_json_string(cJSON_GetObjectItemCaseSensitive(order, "environment"), name, ""), "z");
+    ck_assert_str_eq(ls_json_string(ls_json_get(order, "environment"), name, ""), "z");
     cJSON_Delete(order);
 }
 
@@ -620,8 +619,7 @@ TEST(the_answer_of_this_host)
         const cJSON *ports = cJSON_GetObjectItem(answer, "ports"), *port;
         bool seen[12000] = {false};
         ck_assert_int_eq(cJSON_GetArraySize(ports), LS_HOSTS_PORTS_MAX);
-        cJSON_ArrayForEach(port, ports)
-        {
+        ls_json_each(port, ports) {
             ck_assert(port->valueint >= 20000 && port->valueint < 32000);
             ck_assert(!seen[port->valueint - 20000] && !held[port->valueint - 20000]);
             seen[port->valueint - 20000] = true;

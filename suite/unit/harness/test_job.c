@@ -117,8 +117,8 @@ LOOP_TEST(record_of_each_ending, 4)
     ck_assert_int_eq(outcome.rank_count, 3);
     ck_assert_int_gt(outcome.rss_bytes_max, 100000);
     cJSON *root = read_record(&job);
-    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
-    const cJSON *ranks = cJSON_GetObjectItemCaseSensitive(record, "ranks");
+    const cJSON *record = ls_json_get(root, "outcome");
+    const cJSON *ranks = ls_json_get(record, "ranks");
     ck_assert_str_eq(ls_json_string(record, "state", ""), wanted->name);
     ck_assert_int_eq(ls_json_integer(record, "first_rank", -9), wanted->first_rank);
     ck_assert_int_eq(ls_json_integer(record, "code", -9), wanted->code);
@@ -129,9 +129,8 @@ LOOP_TEST(record_of_each_ending, 4)
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "code", -9), 10);
         ck_assert_int_eq(ls_json_integer(cJSON_GetArrayItem(ranks, 0), "signal", -9), 0);
     }
-    ck_assert_str_eq(ls_json_string(cJSON_GetObjectItemCaseSensitive(root, "facts"), "role", ""),
-                     "evidence");
-    const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
+    ck_assert_str_eq(ls_json_string(ls_json_get(root, "facts"), "role", ""), "evidence");
+    const cJSON *command = ls_json_get(root, "command");
     ck_assert_str_eq(cJSON_GetArrayItem(command, 2)->valuestring, wanted->script);
     cJSON_Delete(root);
     ls_outcome_free(&outcome);
@@ -201,7 +200,7 @@ TEST(cannot_run)
     job.command.word[0] = strdup("/nonexistent/trainer");
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
     cJSON *root = read_record(&job);
-    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    const cJSON *record = ls_json_get(root, "outcome");
     ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
     cJSON_Delete(root);
     remove_job(&job);
@@ -426,7 +425,7 @@ TEST(variables_of_a_record)
     setenv("GROUP_RANKS", "x", 1);
     ls_outcome outcome = run(&job, false);
     cJSON *root = read_record(&job);
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
+    const cJSON *environment = ls_json_get(root, "environment");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ck_assert_str_eq(ls_json_string(environment, names[i], "absent"), "x=y");
     }
@@ -440,7 +439,7 @@ TEST(variables_of_a_record)
     }
     ck_assert_str_eq(ls_json_string(environment, "LS_RUN_DIR", ""), job.directory);
     ck_assert_str_eq(ls_json_string(root, "label", ""), "a test");
-    const cJSON *command = cJSON_GetObjectItemCaseSensitive(root, "command");
+    const cJSON *command = ls_json_get(root, "command");
     ck_assert_int_eq(cJSON_GetArraySize(command), 3);
     ck_assert_str_eq(cJSON_GetArrayItem(command, 0)->valuestring, "sh");
     cJSON_Delete(root);
@@ -843,10 +842,10 @@ ROWS_TEST(reports_of_the_hosts, put_together)
     LS_TEXT(path, 600, "%s/job.json", job.directory);
     cJSON *root = NULL;
     ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
-    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    const cJSON *record = ls_json_get(root, "outcome");
     ck_assert_int_eq(ls_json_int(record, "first_rank", 9), put_together[_i].first_rank);
     ck_assert_str_eq(ls_json_string(record, "why", ""), why);
-    const cJSON *environment = cJSON_GetObjectItemCaseSensitive(root, "environment");
+    const cJSON *environment = ls_json_get(root, "environment");
     ck_assert_str_eq(ls_json_string(environment, "RANK", ""), "0"); /* rank 0's */
     ck_assert_str_eq(ls_json_string(environment, "MASTER_ADDR", ""), "m");
     ck_assert_str_eq(ls_json_string(environment, "MASTER_PORT", ""), "0"); /* the launchers' */
@@ -882,7 +881,7 @@ TEST(an_environment_that_is_too_large)
     LS_TEXT(path, 600, "%s/job.json", job.directory);
     cJSON *root = NULL;
     ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
-    const cJSON *record = cJSON_GetObjectItemCaseSensitive(root, "outcome");
+    const cJSON *record = ls_json_get(root, "outcome");
     ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
     ck_assert_int_eq(ls_json_int(record, "first_rank", 9), -1);
     cJSON_Delete(root);

@@ -305,8 +305,7 @@ TEST(the_fingerprint_of_a_machine)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ck_assert_str_eq(ls_json_string(found, names[i], "?"), i == 1 ? "" : "x=y");
     }
-    cJSON_ArrayForEach(entry, found)
-    {
+    ls_json_each(entry, found) {
         ck_assert_str_ne(entry->string, "SOME_SECRET");
     }
     const cJSON *gpus = cJSON_GetObjectItem(print, "gpus");

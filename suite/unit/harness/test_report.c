@@ -53,8 +53,7 @@ static double cell(const char *name, int row, int field)
 static const cJSON *summary_row(const cJSON *summary, const char *job)
 {
     const cJSON *row;
-    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(summary, "throughput"))
-    {
+    ls_json_each(row, ls_json_get(summary, "throughput")) {
         if (strcmp(ls_json_string(row, "job", ""), job) == 0) {
             return row;
         }

@@ -227,8 +227,7 @@ static bool is_among(cJSON *list, const char *words)
 {
     bool found = false;
     const cJSON *sentence;
-    cJSON_ArrayForEach(sentence, list)
-    {
+    ls_json_each(sentence, list) {
         found = found || strstr(sentence->valuestring, words) != NULL;
     }
     cJSON_Delete(list);
@@ -393,7 +392,7 @@ LOOP_TEST(images_from_files, 4)
     ck_assert_int_eq(loader.workers_needed, rows[_i].needed);
     ck_assert_msg(is_said(rows[_i].said), "%s", cJSON_Print(ls_report_compare_sentences(&run)));
     cJSON *all = ls_report_compare_json(&run);
-    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(all, "loader");
+    const cJSON *entry = ls_json_get(all, "loader");
     ck_assert_double_eq(ls_json_number(entry, "ratio", 0), loader.ratio.value);
     ck_assert_double_eq(ls_json_number(entry, "waited_share", -1), loader.waited);
     ck_assert_int_eq(ls_json_int(entry, "workers", 0), 3);
@@ -480,8 +479,7 @@ TEST(all_words_that_follow)
         cJSON *lists[] = {ls_report_compare_sentences(&run), ls_report_advice_make(&run)};
         for (int l = 0; l < 2; l++) {
             const cJSON *sentence;
-            cJSON_ArrayForEach(sentence, lists[l])
-            {
+            ls_json_each(sentence, lists[l]) {
                 print_new(to, &text, l == 0 ? "compared" : "advice", sentence->valuestring);
             }
             cJSON_Delete(lists[l]);
