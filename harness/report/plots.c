@@ -13,7 +13,7 @@
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "harness/process/proc.h"
-#include "tables/tables.h"
+#include "tables/table.h"
 
 extern char **environ;
 
@@ -54,7 +54,7 @@ static ls_status start_figure(const char *script_folder, const char *run_directo
                               const figure *one, const char *log_path, ls_proc *process)
 {
     ls_table_head head;
-    LS_TRY(ls_tables_read_head(run_directory, one->name, &head));
+    LS_TRY(ls_table_read_head(run_directory, one->name, &head));
     LS_TEXT(script, 128, "%s.gp", one->name);
     LS_TEXT(table, PATH_MAX, "%s/tables/%s.tsv", run_directory, one->name);
     wrap(head.title);

@@ -11,7 +11,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "page.h"
-#include "tables/tables.h"
+#include "tables/table.h"
 
 enum { JOBS_MAX = 16, TEXT_BYTES = LS_REPORT_LINES_BYTES * 2 };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "harness/report/report.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
@@ -303,7 +303,7 @@ static inline char *golden_report(const char *folder, bool part)
     for (int i = 0; ls_tables_name(i) != NULL; i++) {
         LS_TEXT(path, 400, "%s/tables/%s.tsv", folder, ls_tables_name(i));
         ls_table_head head;
-        ck_assert_int_eq(ls_tables_read_head(folder, ls_tables_name(i), &head), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(folder, ls_tables_name(i), &head), LS_OK);
         if (part && head.rows == 0) {
             continue;
         }

@@ -5,7 +5,7 @@
 #include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 enum { JOBS_MAX = 64, SCALE_JOBS_MAX = 4, POINTS_MAX = 400, BINS_MAX = 20 };
 
@@ -56,11 +56,10 @@ static ls_status write_band(const ls_report_run *run, const ls_report_band *band
     for (int i = 0; i < band->level_count; i++) {
         ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"", band->level[i]);
     }
-    FILE *table =
-        ls_tables_begin(run, "loss_curves", &head,
-                        "loss: cross entropy (nats), mean over a bin of steps; low, high: "
-                        "95 % of one more O0 run; NaN without a band",
-                        "1 step  2 loss  3 low  4 high  5 level");
+    FILE *table = ls_table_begin(run, "loss_curves", &head,
+                                 "loss: cross entropy (nats), mean over a bin of steps; low, high: "
+                                 "95 % of one more O0 run; NaN without a band",
+                                 "1 step  2 loss  3 low  4 high  5 level");
     LS_TRY_FILE(table);
     write_reference(table, band, bin);
     for (int i = 0; i < band->level_count; i++) {
@@ -97,7 +96,7 @@ static void add_block(ls_table_head *head, const char *name)
 {
     char plain[96];
     ls_text_add(head->blocks, sizeof head->blocks, " \"%s\"",
-                ls_tables_plain(name, plain, sizeof plain));
+                ls_table_plain(name, plain, sizeof plain));
 }
 
 ls_status ls_tables_curves_write_loss(const ls_report_run *run)
@@ -132,10 +131,10 @@ ls_status ls_tables_curves_write_loss(const ls_report_run *run)
                 "Training loss, mean over all ranks, every level from the same start and data%s.",
                 repeats > 1 ? "; grey: the band of the O0 runs" : "");
     FILE *table =
-        ls_tables_begin(run, "loss_curves", &head,
-                        "loss: mean cross entropy over the ranks (nats); low and high: least and "
-                        "greatest of the O0 runs at this step; NaN without a band",
-                        "1 step  2 loss  3 low  4 high  5 level");
+        ls_table_begin(run, "loss_curves", &head,
+                       "loss: mean cross entropy over the ranks (nats); low and high: least and "
+                       "greatest of the O0 runs at this step; NaN without a band",
+                       "1 step  2 loss  3 low  4 high  5 level");
     LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         write_loss_block(table, run, jobs[i]);
@@ -212,9 +211,9 @@ ls_status ls_tables_curves_write_scale(const ls_report_run *run)
     ls_text_add(head.caption, sizeof head.caption,
                 "Loss scale used by each step's backward; a cross marks a step that overflowed and "
                 "changed nothing.");
-    FILE *table = ls_tables_begin(run, "loss_scale", &head,
-                                  "scale: factor on the loss; skipped: 1 when the step overflowed",
-                                  "1 step  2 scale  3 skipped  4 level");
+    FILE *table = ls_table_begin(run, "loss_scale", &head,
+                                 "scale: factor on the loss; skipped: 1 when the step overflowed",
+                                 "1 step  2 scale  3 skipped  4 level");
     LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         for (int s = 0; s < ls_report_loss_steps(jobs[i]); s++) {

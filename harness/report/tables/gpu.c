@@ -4,7 +4,7 @@
 #include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 enum { GPUS_MAX = LS_NVML_DEVICES_MAX };
 
@@ -89,7 +89,7 @@ ls_status ls_tables_gpu_write(const ls_report_run *run)
             head.caption, sizeof head.caption,
             "Once a second. Dots on a clock: it was held down by heat or by the power supply.");
     }
-    FILE *table = ls_tables_begin(
+    FILE *table = ls_table_begin(
         run, "gpu", &head, "s, W, degrees Celsius, MHz",
         "1 gpu  2 time_s  3 power_w  4 gpu_c  5 memory_c  6 sm_mhz  7 memory_mhz  8 held  "
         "9 power_capped");

@@ -4,7 +4,7 @@
 #include "harness/report/figures.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 enum { JOBS_MAX = 64, LEVELS_MAX = 8 };
 
@@ -74,11 +74,11 @@ static void title_gradients(const ls_report_run *run, const ls_report_job *const
                     "Gradients of %d job%s inside %s limits; closest: %s, %s, at %.2f of it",
                     judged, judged == 1 ? " are" : "s are", judged == 1 ? "its" : "their",
                     ls_report_job_level(worst_job, level),
-                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
+                    ls_table_plain(worst_name, plain, sizeof plain), worst);
     } else {
         ls_text_add(head->title, sizeof head->title, "%s: %s is %.2g x its limit",
                     ls_report_job_level(worst_job, level),
-                    ls_tables_plain(worst_name, plain, sizeof plain), worst);
+                    ls_table_plain(worst_name, plain, sizeof plain), worst);
     }
 }
 
@@ -97,7 +97,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
         ls_text_add(head.blocks, sizeof head.blocks, " \"%s\"",
                     ls_report_job_level(jobs[i], level));
     }
-    FILE *table = ls_tables_begin(
+    FILE *table = ls_table_begin(
         run, "gradient_error", &head,
         "e, r, limit: relative to the norm of the tensor's FP64 gradient; r: the "
         "level's ideal rounding",
@@ -112,7 +112,7 @@ ls_status ls_tables_parts_write_gradients(const ls_report_run *run)
                     ls_json_number(tensor, "e", NAN), ls_json_number(tensor, "r", NAN),
                     ls_json_number(tensor, "limit", NAN), ls_json_number(tensor, "elements", NAN),
                     jobs[i]->spec->level,
-                    ls_tables_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
+                    ls_table_plain(ls_json_string(tensor, "name", "?"), name, sizeof name));
         }
         fprintf(table, "\n\n");
     }
@@ -170,16 +170,16 @@ ls_status ls_tables_parts_write_phases(const ls_report_run *run)
                     ls_report_job_level(job, level), job->spec->world, ls_report_job_ranks(job),
                     100 * or_zero(job->speed.backward_ms) / total,
                     100 * or_zero(job->speed.exposed_ms) / total);
-        ls_tables_add_marks(run, jobs, count, head.title);
+        ls_table_add_marks(run, jobs, count, head.title);
     }
     ls_text_add(head.caption, sizeof head.caption,
                 "Median time of each part of the slowest rank's steps; communication (thin bar) "
                 "overlaps backward, and only its exposed part lengthens the step.");
     FILE *table =
-        ls_tables_begin(run, "step_phases", &head,
-                        "ms per step, medians of the slowest rank; communication overlaps backward",
-                        "1 place  2 data  3 forward  4 backward  5 exposed communication  "
-                        "6 optimizer  7 rest  8 communication in all  9 level  10 label");
+        ls_table_begin(run, "step_phases", &head,
+                       "ms per step, medians of the slowest rank; communication overlaps backward",
+                       "1 place  2 data  3 forward  4 backward  5 exposed communication  "
+                       "6 optimizer  7 rest  8 communication in all  9 level  10 label");
     LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         const ls_report_speed *speed = &jobs[i]->speed;
@@ -226,11 +226,11 @@ ls_status ls_tables_parts_write_memory(const ls_report_run *run)
                   "libraries "
                   "and the dumps for the judge), and the trainer's own allocations (stack)."
                 : "Largest resident memory of any rank by opt level, code and libraries included.");
-    FILE *table = ls_tables_begin(
-        run, "memory", &head,
-        "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not reported",
-        "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
-        "8 activations  9 workspace  10 label");
+    FILE *table =
+        ls_table_begin(run, "memory", &head,
+                       "MB = 10^6 bytes, of one rank: the largest peak of any; NaN: not reported",
+                       "1 place  2 level  3 peak  4 parameters  5 masters  6 moments  7 gradients  "
+                       "8 activations  9 workspace  10 label");
     LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char level[24];

@@ -4,7 +4,7 @@
 #include "harness/report/job.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 enum { JOBS_MAX = 256 };
 
@@ -42,7 +42,7 @@ static void write_row(FILE *table, const ls_report_run *run, const ls_report_job
         speed->step.value, speed->p90_ms, speed->p99_ms, ls_report_speed_exposed_ms(run, job),
         speed->efficiency.value, speed->rate.value / speed->efficiency.value, job->record->checked,
         job->record->oversubscribed, job->record->half_emulated,
-        ls_tables_plain(label, name, sizeof name), ls_tables_plain(job->record->id, id, sizeof id),
+        ls_table_plain(label, name, sizeof name), ls_table_plain(job->record->id, id, sizeof id),
         strong.value, against.value, against.low, against.high);
 }
 
@@ -169,8 +169,8 @@ write_sweep(const ls_report_run *run, const char *name, unsigned sweep,
     ls_table_head head = {0};
     ls_text_put(head.caption, sizeof head.caption, "%s", caption);
     describe(run, jobs, count, &head);
-    ls_tables_add_marks(run, jobs, count, head.title);
-    FILE *table = ls_tables_begin(run, name, &head, ROW_UNITS, ROW_COLUMNS);
+    ls_table_add_marks(run, jobs, count, head.title);
+    FILE *table = ls_table_begin(run, name, &head, ROW_UNITS, ROW_COLUMNS);
     LS_TRY_FILE(table);
     for (int i = 0; i < count; i++) {
         char text[64];

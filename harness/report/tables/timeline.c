@@ -5,7 +5,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
@@ -183,7 +183,7 @@ static void write_spans(FILE *table, const trace_span *spans, int count, int64_t
         fprintf(table, "%d\t%d\t%.6f\t%.6f\t\"%s\"\n", spans[i].rank, spans[i].communication,
                 (double)(spans[i].from_ns - origin_ns) * 1e-6,
                 (double)(spans[i].to_ns - origin_ns) * 1e-6,
-                ls_tables_plain(spans[i].name, name, sizeof name));
+                ls_table_plain(spans[i].name, name, sizeof name));
     }
 }
 
@@ -242,7 +242,7 @@ static void title_timeline(const ls_report_run *run, const ls_report_job *job,
         ls_text_add(head->title, sizeof head->title, ": %.0f %% of communication is hidden",
                     100 * (double)hidden / (double)total);
     }
-    ls_tables_add_marks(run, &job, 1, head->title);
+    ls_table_add_marks(run, &job, 1, head->title);
 }
 
 ls_status ls_tables_timeline_write(const ls_report_run *run)
@@ -261,9 +261,9 @@ ls_status ls_tables_timeline_write(const ls_report_run *run)
         "Compute (upper lane of each rank) and communication (lower lane) of one step on one "
         "clock; trace.json holds all steps.");
     FILE *table =
-        ls_tables_begin(run, "timeline", &head,
-                        "ms since the first span of the step; lane 0 compute, 1 communication",
-                        "1 rank  2 lane  3 from_ms  4 to_ms  5 name");
+        ls_table_begin(run, "timeline", &head,
+                       "ms since the first span of the step; lane 0 compute, 1 communication",
+                       "1 rank  2 lane  3 from_ms  4 to_ms  5 name");
     if (table == NULL) {
         free(spans);
         return LS_ERR_INFRA;

@@ -5,7 +5,7 @@
 #include "harness/report/stats.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
-#include "tables.h"
+#include "table.h"
 
 enum { ROUNDS_MAX = 16 };
 
@@ -138,7 +138,7 @@ static void describe(const ls_report_run *run, const ls_report_job *const *jobs,
         ls_text_add(head->title, bytes, updates[0] != '\0' ? "; fused updates are %s" : "%s",
                     updates);
     }
-    ls_tables_add_marks(run, jobs, count, head->title);
+    ls_table_add_marks(run, jobs, count, head->title);
 }
 
 static int most_rounds(const timings *all, int count)
@@ -181,7 +181,7 @@ ls_status ls_tables_ways_write(const ls_report_run *run)
     }
     ls_text_add(head.caption, sizeof head.caption, "hollow: its checks did not pass.");
     describe(run, first, count, &head);
-    FILE *table = ls_tables_begin(
+    FILE *table = ls_table_begin(
         run, "ways", &head,
         "img_s images/s, median of the rounds' (each the median of its steady window) with range "
         "low to high; ms_p50 of a step of the slowest rank; optimizer_ms of it; checked 1: all "
@@ -198,8 +198,8 @@ ls_status ls_tables_ways_write(const ls_report_run *run)
                 job->spec->world * job->spec->threads, rate.value,
                 isfinite(rate.low) ? rate.low : NAN, isfinite(rate.high) ? rate.high : NAN,
                 median_of(&all[i], step_ms), median_of(&all[i], optimizer_ms), all[i].checked,
-                ls_tables_plain(label_of(job->spec->way), label, sizeof label),
-                ls_tables_plain(job->record->id, id, sizeof id));
+                ls_table_plain(label_of(job->spec->way), label, sizeof label),
+                ls_table_plain(job->record->id, id, sizeof id));
     }
     return ls_file_close(table, "ways");
 }

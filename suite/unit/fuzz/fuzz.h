@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store.h"
+#include "harness/store/store_server.h"
 #include "reference/data/picture.h"
 #include "reference/train/trainer.h"
 

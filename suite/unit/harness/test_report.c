@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "harness/report/report.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "harness/run/verdict_code.h"
 #include "kernels/core/path.h"
 #include "suite/unit/golden.h"
@@ -72,13 +72,13 @@ TEST(tables_hold_what_was_run)
     ck_assert_double_lt(cell("throughput_by_level", 0, 7), cell("throughput_by_level", 0, 6));
     ck_assert_double_gt(cell("throughput_by_level", 0, 8), cell("throughput_by_level", 0, 6));
     ck_assert_double_eq(cell("throughput_by_level", 4, 15), 0); /* O3 is not checked */
-    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_level", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_level", &head), LS_OK);
     ck_assert_int_eq(head.rows, 5);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "throughput_by_bucket", &head), LS_OK);
     ck_assert_int_eq(head.rows, 4); /* the killed one has no row: it is not 0 images/s */
-    ck_assert_int_eq(ls_tables_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "gradient_error", &head), LS_OK);
     ck_assert_int_eq(head.rows, 48);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "timeline", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "timeline", &head), LS_OK);
     ck_assert_int_eq(head.rows, 8 * 7);
     ck_assert_double_eq(cell("loss_scale", 0, 1), 65536);
     ck_assert_double_eq(cell("loss_scale", 2, 1), 16384);
@@ -87,7 +87,7 @@ TEST(tables_hold_what_was_run)
     ck_assert_double_eq(cell("memory", 0, 2), 387);
     for (int i = 0; ls_tables_name(i) != NULL; i++) {
         const char *name = ls_tables_name(i);
-        ck_assert_int_eq(ls_tables_read_head(scratch, name, &head), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(scratch, name, &head), LS_OK);
         if (strcmp(name, "gpu") == 0 || strcmp(name, "ways") == 0) {
             /* this run had none: test_report_gpus.c, test_report_tables.c */
             ck_assert_int_eq(head.rows, 0);

@@ -12,7 +12,7 @@
 #include "harness/report/job.h"
 #include "harness/report/page.h"
 #include "harness/report/report.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "suite/unit/golden.h"
@@ -487,7 +487,7 @@ TEST(all_words_that_follow)
         ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
         for (int t = 0; ls_tables_name(t) != NULL; t++) {
             ls_table_head head;
-            ck_assert_int_eq(ls_tables_read_head(scratch, ls_tables_name(t), &head), LS_OK);
+            ck_assert_int_eq(ls_table_read_head(scratch, ls_tables_name(t), &head), LS_OK);
             print_new(to, &text, ls_tables_name(t), head.title);
         }
     }

@@ -14,7 +14,7 @@
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"

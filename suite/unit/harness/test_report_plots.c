@@ -13,7 +13,7 @@
 #include "harness/report/files.h"
 #include "harness/report/job.h"
 #include "harness/report/report.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "suite/unit/golden.h"

@@ -9,7 +9,7 @@
 
 #include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "harness/report/tables/tables.h"
+#include "harness/report/tables/table.h"
 #include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
@@ -31,7 +31,7 @@ ROWS_TEST(heads_are_read_back, heads)
 {
     ls_table_head head;
     write_text("tables/t.tsv", heads[_i].text);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "t", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "t", &head), LS_OK);
     ck_assert_str_eq(head.title, heads[_i].title);
     ck_assert_str_eq(head.caption, heads[_i].caption);
     ck_assert_str_eq(head.blocks, heads[_i].blocks);
@@ -41,11 +41,11 @@ ROWS_TEST(heads_are_read_back, heads)
 TEST(labels_are_plain)
 {
     char text[16];
-    ck_assert_str_eq(ls_tables_plain("a\"\\`\x1f\x7f ~b", text, sizeof text), "a      ~b");
-    ck_assert_str_eq(ls_tables_plain("abcdef", text, 4), "abc");
-    ck_assert_str_eq(ls_tables_plain("abc", text, 4), "abc");
-    ck_assert_str_eq(ls_tables_plain("", text, 1), "");
-    ck_assert_str_eq(ls_tables_plain("\xc3\xa4", text, sizeof text), "\xc3\xa4");
+    ck_assert_str_eq(ls_table_plain("a\"\\`\x1f\x7f ~b", text, sizeof text), "a      ~b");
+    ck_assert_str_eq(ls_table_plain("abcdef", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("abc", text, 4), "abc");
+    ck_assert_str_eq(ls_table_plain("", text, 1), "");
+    ck_assert_str_eq(ls_table_plain("\xc3\xa4", text, sizeof text), "\xc3\xa4");
 }
 
 #define WHOLE(e) "{\"whole\":{\"e\":" e ",\"limit\":2},\"tensors\":["
@@ -106,7 +106,7 @@ ROWS_TEST(gradients_closest_to_their_limits, judged)
     }
     ls_table_head head;
     ck_assert_int_eq(ls_tables_parts_write_gradients(&run), LS_OK);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "gradient_error", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "gradient_error", &head), LS_OK);
     ck_assert_str_eq(head.title, judged[_i].title);
     char *table = read_text("tables/gradient_error.tsv");
     for (char *line = table; judged[_i].rows != NULL; line = strchr(line, '\n') + 1) {
@@ -156,10 +156,10 @@ ROWS_TEST(titles_say_what_limits, limits)
     job[1].record->spec.nodes = limits[_i].nodes;
     job[1].record->oversubscribed = limits[_i].oversubscribed;
     job[1].record->half_emulated = limits[_i].half;
-    ls_tables_add_marks(&run, jobs, 2, title);
+    ls_table_add_marks(&run, jobs, 2, title);
     ck_assert_str_eq(title + 1, limits[_i].marks);
     job[0].record->oversubscribed = limits[_i].oversubscribed; /* the most ranks are named */
-    ls_tables_add_marks(&run, jobs, 1, title);
+    ls_table_add_marks(&run, jobs, 1, title);
     ck_assert(limits[_i].oversubscribed == (strstr(title, "2 ranks share") != NULL));
     cJSON_Delete(run.record);
     drop_job(&job[0]);
@@ -183,7 +183,7 @@ TEST(ways_in_their_order)
     }
     ls_table_head head;
     ck_assert_int_eq(ls_tables_ways_write(&run), LS_OK);
-    ck_assert_int_eq(ls_tables_read_head(scratch, "ways", &head), LS_OK);
+    ck_assert_int_eq(ls_table_read_head(scratch, "ways", &head), LS_OK);
     ck_assert_int_eq(head.rows, 2);
     ck_assert_msg(strstr(head.title, "too few jobs passed") != NULL, "%s", head.title);
     char *table = read_text("tables/ways.tsv");
@@ -223,7 +223,7 @@ TEST(ways_are_compared_round_by_round)
         ls_table_head head;
         job[9].record->checked = broken == 0;
         ck_assert_int_eq(ls_tables_ways_write(&run), LS_OK);
-        ck_assert_int_eq(ls_tables_read_head(scratch, "ways", &head), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(scratch, "ways", &head), LS_OK);
         ck_assert_int_eq(head.rows, 2);
         const char *wanted = broken == 0 ? "DDP is 2.00 x DataParallel [1.82, 2.00]" : "too few";
         ck_assert_msg(strstr(head.title, wanted) != NULL, "%s", head.title);
@@ -504,7 +504,7 @@ TEST(runs_without_jobs_word_for_word)
     }
     for (int t = 0; ls_tables_name(t) != NULL; t++) { /* without rows */
         ls_table_head head;
-        ck_assert_int_eq(ls_tables_read_head(scratch, ls_tables_name(t), &head), LS_OK);
+        ck_assert_int_eq(ls_table_read_head(scratch, ls_tables_name(t), &head), LS_OK);
         fprintf(to, "%s%s: %s\n", t == 0 ? "==== tables\n" : "", ls_tables_name(t), head.title);
     }
     fclose(to);

@@ -2,8 +2,8 @@
  * sentence, `# units:`, `# columns:`, and where a file holds several curves `# blocks:` their
  * quoted names), then rows that gnuplot reads as they are: numbers, NaN for unknown, and quoted
  * labels in the last columns. Blocks are divided by two empty lines. */
-#ifndef LS_TABLES_H
-#define LS_TABLES_H
+#ifndef LS_TABLE_H
+#define LS_TABLE_H
 
 #include <stdio.h>
 
@@ -18,17 +18,17 @@ typedef struct ls_table_head {
 } ls_table_head;
 
 /* NULL when the file cannot be created (logged). */
-FILE *ls_tables_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
-                      const char *units, const char *columns);
+FILE *ls_table_begin(const ls_report_run *run, const char *name, const ls_table_head *head,
+                     const char *units, const char *columns);
 /* Reads back the first lines and counts the rows. */
-ls_status ls_tables_read_head(const char *run_directory, const char *name, ls_table_head *out);
+ls_status ls_table_read_head(const char *run_directory, const char *name, ls_table_head *out);
 
 /* A copy without the characters that would end a quoted string or a line. */
-const char *ls_tables_plain(const char *from, char *to, int bytes);
+const char *ls_table_plain(const char *from, char *to, int bytes);
 /* Appends to a title what limits the comparison of the `count` jobs drawn: " (2 nodes are
  * simulated; 8 ranks share 2 cores)"; nothing where nothing does. */
-void ls_tables_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
-                         char *title);
+void ls_table_add_marks(const ls_report_run *run, const ls_report_job *const *jobs, int count,
+                        char *title);
 
 /* ---- all tables ------------------------------------------------------------------------------ */
 
