@@ -148,17 +148,17 @@ ls_status ls_tensorboard_open(const char *directory, ls_tensorboard **out)
     static const char version[] = "brain.Event:2";
     ls_tensorboard *board = ls_list_make(1, sizeof *board);
     board->descriptor = -1;
-    ls_status status;
     message event;
-    LS_TRY_GOTO(status, open_file(directory, board), close_board);
     begin_event(&event, 0);
     put_text(&event, 3, version, strlen(version));
-    LS_TRY_GOTO(status, write_record(board, &event), close_board);
+    ls_status status = open_file(directory, board);
+    LS_THEN(status, write_record(board, &event));
+    if (status != LS_OK) {
+        ls_tensorboard_close(board);
+        return status;
+    }
     *out = board;
     return LS_OK;
-close_board:
-    ls_tensorboard_close(board);
-    return status;
 }
 
 void ls_tensorboard_close(ls_tensorboard *board)

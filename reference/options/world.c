@@ -33,18 +33,18 @@ static ls_status copy_text(const char *name, const char *text, char *to, size_t 
     return LS_OK;
 }
 
-void ls_world_first_host(const char *list, char *host, int host_bytes)
+/* First host of a Slurm node list ("gpu[03-07,9],login" -> "gpu03"). */
+static void first_host(const char *list, char *host, size_t bytes)
 {
     const char *bracket = strchr(list, '[');
     const char *comma = strchr(list, ',');
     if (bracket == NULL || (comma != NULL && comma < bracket)) {
         size_t length = comma == NULL ? strlen(list) : (size_t)(comma - list);
-        snprintf(host, (size_t)host_bytes, "%.*s", (int)length, list);
+        ls_text_put(host, bytes, "%.*s", (int)length, list);
         return;
     }
     size_t digits = strcspn(bracket + 1, "-,]");
-    snprintf(host, (size_t)host_bytes, "%.*s%.*s", (int)(bracket - list), list, (int)digits,
-             bracket + 1);
+    ls_text_put(host, bytes, "%.*s%.*s", (int)(bracket - list), list, (int)digits, bracket + 1);
 }
 
 /* Whether a launcher has set its variables. Slurm's rank 0 alone is a batch script's shell, in
@@ -172,7 +172,7 @@ static ls_status read_meeting_place(ls_world *out)
     char host[256];
     if (address == NULL && strcmp(out->launcher, "srun") == 0 &&
         ls_launchers_value("SLURM_STEP_NODELIST") != NULL) {
-        ls_world_first_host(ls_launchers_value("SLURM_STEP_NODELIST"), host, sizeof host);
+        first_host(ls_launchers_value("SLURM_STEP_NODELIST"), host, sizeof host);
         address = host;
     } else if (address == NULL && !torchrun && out->local_world == out->world) {
         address = "127.0.0.1";

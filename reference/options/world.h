@@ -28,9 +28,6 @@ typedef struct ls_world {
  * several without an address, or on several machines at a loopback address. */
 ls_status ls_world_read(ls_world *out);
 
-/* First host of a Slurm node list ("gpu[03-07,9],login" -> "gpu03"). */
-void ls_world_first_host(const char *list, char *host, int host_bytes);
-
 /* The values of --dist-url, as torch.distributed.init_process_group takes them:
  *
  *   env://           torchrun's variables; --world-size and --rank stand for those that are not set

@@ -11,7 +11,6 @@
 ls_status ls_device_open(const char *name, const ls_backend_options *options, ls_device *out)
 {
     ls_device device = {0};
-    ls_status status = LS_OK;
     name = ls_bus_choose(name);
     /* Must come before libgomp is loaded with the backend: by default its threads spin for
      * milliseconds at the end of every loop, and on a busy machine that takes time from the thread
@@ -20,13 +19,14 @@ ls_status ls_device_open(const char *name, const ls_backend_options *options, ls
     setenv("GOMP_SPINCOUNT", "10000", 0);
     LS_TRY(ls_load_backend(name, &device.api));
     LS_TRY(device.api->open(options, &device.backend));
-    LS_TRY_GOTO(status, device.api->stream_create(device.backend, &device.stream), close);
+    ls_status status = device.api->stream_create(device.backend, &device.stream);
+    if (status != LS_OK) {
+        device.api->close(device.backend);
+        return status;
+    }
     device.api->describe(device.backend, &device.info);
     *out = device;
     return LS_OK;
-close:
-    device.api->close(device.backend);
-    return status;
 }
 
 void ls_device_close(ls_device *device)

@@ -164,13 +164,12 @@ static ls_status gather_buffers(ls_trainer *trainer, char **out)
                          .dtype = LS_U8,
                          .root = 0,
                          .label = "buffers of all ranks"};
-        LS_TRY_GOTO(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream), free);
+        status = ls_comm_run(trainer->engine, trainer->comm, &op, device->stream);
     }
-    if (root) {
+    if (root && status == LS_OK) {
         host = ls_list_make((size_t)total + 1, 1);
         status = total > 0 ? ls_device_read(device, host, all, total) : LS_OK;
     }
-free:
     if (gathers && all != NULL) {
         device->api->memory_free(device->backend, all);
     }
