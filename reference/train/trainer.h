@@ -62,6 +62,8 @@ typedef struct ls_trainer {
     ls_loader *loader;
     struct ls_evaluate *evaluate; /* evaluate.h; NULL: nothing is validated */
     struct ls_journal *journal;   /* journal.h; NULL: the job is not observed */
+    void *gathered;               /* on the device: what ls_join_gather exchanges */
+    int64_t gathered_bytes;       /* of it; 0: none yet */
     struct ls_uneven *uneven;     /* what ranks said last, [world]; NULL: all always have a batch */
     int64_t own_steps;            /* of this rank's data, in an epoch or the run: uneven.h */
     int64_t steps_per_epoch;      /* 0: data without an end; the longest rank's with --join */

@@ -645,6 +645,7 @@ void ls_setup_close(ls_trainer *trainer, bool failed)
     }
     ls_evaluate_close(trainer->evaluate);
     ls_uneven_close(trainer);
+    ls_join_release(trainer);
     if (trainer->loader != NULL) {
         ls_loader_close(trainer->loader);
     }

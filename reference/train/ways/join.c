@@ -149,20 +149,31 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
     return LS_OK;
 }
 
+void ls_join_release(ls_trainer *trainer)
+{
+    if (trainer->gathered_bytes > 0) {
+        trainer->device.api->memory_free(trainer->device.backend, trainer->gathered);
+        trainer->gathered_bytes = 0;
+    }
+}
+
 ls_status ls_join_gather(ls_trainer *trainer, const char *label, const void *own, int64_t bytes,
                          void *all)
 {
     const ls_device *device = &trainer->device;
     int64_t whole = bytes * trainer->world.world;
-    void *memory = NULL;
     if (trainer->engine == NULL) {
         memcpy(all, own, (size_t)bytes);
         return LS_OK;
     }
-    LS_TRY(device->api->memory_alloc(device->backend, whole, label, &memory));
-    char *mine = (char *)memory + bytes * trainer->world.rank;
+    if (whole > trainer->gathered_bytes) { /* kept: --join gathers in every step */
+        ls_join_release(trainer);
+        LS_TRY(device->api->memory_alloc(device->backend, whole, label, &trainer->gathered));
+        trainer->gathered_bytes = whole;
+    }
+    char *mine = (char *)trainer->gathered + bytes * trainer->world.rank;
     ls_comm_op op = {.kind = LS_COMM_ALL_GATHER,
-                     .buffer = memory,
+                     .buffer = trainer->gathered,
                      .input = mine,
                      .count = bytes,
                      .dtype = LS_U8,
@@ -170,8 +181,7 @@ ls_status ls_join_gather(ls_trainer *trainer, const char *label, const void *own
     ls_status status = device->api->copy_in(device->backend, device->stream, mine, own, bytes);
     LS_THEN(status, device->api->stream_wait(device->stream));
     LS_THEN(status, ls_comm_run(trainer->engine, trainer->comm, &op, device->stream));
-    LS_THEN(status, ls_device_read(device, all, memory, whole));
-    device->api->memory_free(device->backend, memory);
+    LS_THEN(status, ls_device_read(device, all, trainer->gathered, whole));
     return status;
 }
 

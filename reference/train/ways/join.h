@@ -27,6 +27,9 @@ ls_status ls_join_all(ls_trainer *trainer, const char *key, bool mine, bool poll
 ls_status ls_join_gather(ls_trainer *trainer, const char *label, const void *own, int64_t bytes,
                          void *all);
 
+/* Frees what ls_join_gather keeps on the device. */
+void ls_join_release(ls_trainer *trainer);
+
 /* Checks before the first step, through the store, that all ranks run the same job. */
 
 /* Options, network, bucket rule and versions: LS_ERR_USAGE on every rank where one differs, with
