@@ -38,7 +38,7 @@ $(CUDA_TESTS): | $(EMULATED)
 $(BUILD)/obj/suite/unit/cuda/test_cuda_observe.c.o: EXTRA += $(call cuda_includes,NCCL)
 $(call unit_programs,cuda_observe): | $(BUILD)/lib/ls_nccl_interpose.so
 # These load backends as programs do; a backend that is linked would hide the functions of the other.
-LOADING_TESTS := $(call unit_programs,cuda_plan cuda_steps cuda_sync)
+LOADING_TESTS := $(call unit_programs,cuda_plan cuda_steps)
 $(filter-out $(LOADING_TESTS),$(CUDA_TESTS)): \
 	UNIT_LIBS = -Wl,-rpath,'$$ORIGIN/../emulated/lib' $(EMULATED_RUNTIME)
 # These call kernels without the backend.

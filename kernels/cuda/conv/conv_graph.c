@@ -42,37 +42,29 @@ enum {
 /* The tensors in memory of the passes that apply a norm; further ones are the sums of forward. */
 enum { APPLY_X, APPLY_W, APPLY_Y, APPLY_SCALE, APPLY_BIAS, APPLY_SUM, APPLY_SQUARES };
 
+#define PLAIN_TENSORS                                           \
+    {LS_CONV_ID_X, LS_CONV_AS_X}, {LS_CONV_ID_W, LS_CONV_AS_W}, \
+    {                                                           \
+        LS_CONV_ID_Y, LS_CONV_AS_Y                              \
+    }
+#define APPLY_TENSORS                                                                     \
+    [APPLY_X] = {LS_CONV_ID_RAW, LS_CONV_AS_X}, [APPLY_W] = {LS_CONV_ID_W, LS_CONV_AS_W}, \
+    [APPLY_Y] = {LS_CONV_ID_Y, LS_CONV_AS_Y},                                             \
+    [APPLY_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_HALF_PER_INPUT},                           \
+    [APPLY_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_HALF_PER_INPUT}
+#define SUMS                                   \
+    {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},      \
+    {                                          \
+        LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT \
+    }
+
 static const ls_conv_kind kinds[LS_CONV_PASSES] = {
-    [LS_CONV_FORWARD] = {"forward",
-                         NULL,
-                         LS_CONV_FORWARD,
-                         3,
-                         {{LS_CONV_ID_X, LS_CONV_AS_X},
-                          {LS_CONV_ID_W, LS_CONV_AS_W},
-                          {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
-    [LS_CONV_BACKWARD_DATA] = {"backward data",
-                               NULL,
-                               LS_CONV_BACKWARD_DATA,
-                               3,
-                               {{LS_CONV_ID_X, LS_CONV_AS_X},
-                                {LS_CONV_ID_W, LS_CONV_AS_W},
-                                {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
-    [LS_CONV_BACKWARD_WEIGHTS] = {"backward weights",
-                                  NULL,
-                                  LS_CONV_BACKWARD_WEIGHTS,
-                                  3,
-                                  {{LS_CONV_ID_X, LS_CONV_AS_X},
-                                   {LS_CONV_ID_W, LS_CONV_AS_W},
-                                   {LS_CONV_ID_Y, LS_CONV_AS_Y}}},
-    [LS_CONV_FORWARD_SUMS] = {"forward with sums",
-                              "sums=",
-                              LS_CONV_FORWARD,
-                              5,
-                              {{LS_CONV_ID_X, LS_CONV_AS_X},
-                               {LS_CONV_ID_W, LS_CONV_AS_W},
-                               {LS_CONV_ID_Y, LS_CONV_AS_Y},
-                               {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},
-                               {LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT}}},
+    [LS_CONV_FORWARD] = {"forward", NULL, LS_CONV_FORWARD, 3, {PLAIN_TENSORS}},
+    [LS_CONV_BACKWARD_DATA] = {"backward data", NULL, LS_CONV_BACKWARD_DATA, 3, {PLAIN_TENSORS}},
+    [LS_CONV_BACKWARD_WEIGHTS] =
+        {"backward weights", NULL, LS_CONV_BACKWARD_WEIGHTS, 3, {PLAIN_TENSORS}},
+    [LS_CONV_FORWARD_SUMS] =
+        {"forward with sums", "sums=", LS_CONV_FORWARD, 5, {PLAIN_TENSORS, SUMS}},
     [LS_CONV_DATA_GATED] = {"gated backward data with sums",
                             "gate=",
                             LS_CONV_BACKWARD_DATA,
@@ -93,27 +85,34 @@ static const ls_conv_kind kinds[LS_CONV_PASSES] = {
           [JOIN_SCALE] = {LS_CONV_ID_SECOND_SCALE, LS_CONV_PER_INPUT},
           [JOIN_BIAS] = {LS_CONV_ID_SECOND_BIAS, LS_CONV_PER_INPUT},
           LISTS(JOIN_LISTS, LS_CONV_ID_SECOND_LISTS)}},
-    [LS_CONV_FORWARD_APPLIED] = {"applying forward with sums",
-                                 "apply=",
-                                 LS_CONV_FORWARD,
-                                 7,
-                                 {[APPLY_X] = {LS_CONV_ID_RAW, LS_CONV_AS_X},
-                                  [APPLY_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
-                                  [APPLY_Y] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
-                                  [APPLY_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_HALF_PER_INPUT},
-                                  [APPLY_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_HALF_PER_INPUT},
-                                  [APPLY_SUM] = {LS_CONV_ID_SUM, LS_CONV_PER_OUTPUT},
-                                  [APPLY_SQUARES] = {LS_CONV_ID_SQUARES, LS_CONV_PER_OUTPUT}}},
-    [LS_CONV_WEIGHTS_APPLIED] = {"applying backward weights",
-                                 "weigh=",
-                                 LS_CONV_BACKWARD_WEIGHTS,
-                                 5,
-                                 {[APPLY_X] = {LS_CONV_ID_RAW, LS_CONV_AS_X},
-                                  [APPLY_W] = {LS_CONV_ID_W, LS_CONV_AS_W},
-                                  [APPLY_Y] = {LS_CONV_ID_Y, LS_CONV_AS_Y},
-                                  [APPLY_SCALE] = {LS_CONV_ID_SCALE, LS_CONV_HALF_PER_INPUT},
-                                  [APPLY_BIAS] = {LS_CONV_ID_BIAS, LS_CONV_HALF_PER_INPUT}}},
+    [LS_CONV_FORWARD_APPLIED] =
+        {"applying forward with sums", "apply=", LS_CONV_FORWARD, 7, {APPLY_TENSORS, SUMS}},
+    [LS_CONV_WEIGHTS_APPLIED] =
+        {"applying backward weights", "weigh=", LS_CONV_BACKWARD_WEIGHTS, 5, {APPLY_TENSORS}},
 };
+
+/* The tensors of a batch norm in a gated gradient. */
+typedef struct gate_side {
+    int x, mean, inv_std, scale, bias, lists;
+} gate_side;
+
+static const gate_side gate_sides[2] = {
+    {GATE_X, GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS, GATE_LISTS},
+    {JOIN_RESIDUAL, JOIN_MEAN, JOIN_INV_STD, JOIN_SCALE, JOIN_BIAS, JOIN_LISTS},
+};
+
+static void set_side(const ls_conv_shape *shape, const gate_side *side, const ls_conv_gate *gate,
+                     const void **data)
+{
+    data[side->x] = gate->x;
+    data[side->mean] = gate->mean;
+    data[side->inv_std] = gate->inv_std;
+    data[side->scale] = gate->scale;
+    data[side->bias] = gate->bias;
+    for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
+        data[side->lists + i] = gate->sums + i * ls_conv_sums_step(shape->in_channels);
+    }
+}
 
 void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
                         const ls_conv_gate *gate, const void **data)
@@ -121,32 +120,18 @@ void ls_conv_graph_gate(const ls_conv_shape *shape, void *g, const void *w, cons
     data[GATE_RESULT] = g;
     data[GATE_W] = w;
     data[GATE_DY] = dy;
-    data[GATE_X] = gate->x;
-    data[GATE_MEAN] = gate->mean;
-    data[GATE_INV_STD] = gate->inv_std;
-    data[GATE_SCALE] = gate->scale;
-    data[GATE_BIAS] = gate->bias;
-    for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
-        data[GATE_LISTS + i] = gate->sums + i * ls_conv_sums_step(shape->in_channels);
-    }
+    set_side(shape, &gate_sides[0], gate, data);
 }
 
 void ls_conv_graph_join(const ls_conv_shape *shape, void *g, const void *w, const void *dy,
                         const ls_conv_join *join, const void **data)
 {
-    const ls_conv_gate *second = &join->side[1];
     ls_conv_graph_gate(shape, g, w, dy, &join->side[0], data);
     data[JOIN_OTHER] = join->other;
-    data[JOIN_RESIDUAL] = join->twice ? second->x : join->residual;
-    if (!join->twice) {
-        return;
-    }
-    data[JOIN_MEAN] = second->mean;
-    data[JOIN_INV_STD] = second->inv_std;
-    data[JOIN_SCALE] = second->scale;
-    data[JOIN_BIAS] = second->bias;
-    for (int i = 0; i < LS_CONV_GATE_LISTS; i++) {
-        data[JOIN_LISTS + i] = second->sums + i * ls_conv_sums_step(shape->in_channels);
+    if (join->twice) {
+        set_side(shape, &gate_sides[1], &join->side[1], data);
+    } else {
+        data[JOIN_RESIDUAL] = join->residual;
     }
 }
 
@@ -389,16 +374,6 @@ static ls_status build_pointwise(ls_conv_graph *g, cudnnPointwiseMode_t mode,
     LS_CUDNN(cudnnBackendFinalize(op));
     return LS_OK;
 }
-
-/* The tensors of a batch norm in a gated gradient. */
-typedef struct gate_side {
-    int x, mean, inv_std, scale, bias, lists;
-} gate_side;
-
-static const gate_side gate_sides[2] = {
-    {GATE_X, GATE_MEAN, GATE_INV_STD, GATE_SCALE, GATE_BIAS, GATE_LISTS},
-    {JOIN_RESIDUAL, JOIN_MEAN, JOIN_INV_STD, JOIN_SCALE, JOIN_BIAS, JOIN_LISTS},
-};
 
 /* The sums of a batch norm's gradient, from its input and the gradient behind it. */
 static ls_status build_norm_sums(ls_conv_graph *g, const gate_side *side)

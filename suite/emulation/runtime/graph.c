@@ -171,22 +171,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph,
-                                          unsigned long long flags)
-{
-    return cudaGraphInstantiate(out, graph, flags);
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
-{
-    size_t there = 0;
-    for (const node *one = graph->work.first; one != NULL; one = one->next) {
-        there++;
-    }
-    *count = there;
-    return nodes == NULL ? cudaSuccess : emulate_error(cudaErrorNotSupported);
-}
-
 cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream)
 {
     (void)stream;

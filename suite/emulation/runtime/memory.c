@@ -193,11 +193,6 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
     return error != cudaSuccess ? error : take(&all.pinned, out, bytes);
 }
 
-cudaError_t cudaMallocHost(void **out, size_t bytes)
-{
-    return cudaHostAlloc(out, bytes, cudaHostAllocDefault);
-}
-
 cudaError_t cudaFreeHost(void *memory)
 {
     cudaError_t error = emulate_not_capturing();
