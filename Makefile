@@ -292,7 +292,7 @@ endef
 $(foreach folder,$(wildcard suite/unit/*/),$(eval $(call unit_rule,$(folder),.c)))
 $(eval $(call unit_rule,suite/unit/cuda/,.cc))
 # These call single operations of the CPU backend, vector variants among them.
-$(addprefix $(BUILD)/unit/,test_multi test_multi_optim): $(call objects,$(wildcard kernels/cpu/multi/*.c)) \
+$(BUILD)/unit/test_multi: $(call objects,$(wildcard kernels/cpu/multi/*.c)) \
 	$(call variants,$(filter %/multi_variant.c,$(VARIED)))
 $(BUILD)/unit/test_observe_nccl: | $(BUILD)/lib/ls_nccl_profiler.so
 CPU_TESTS := $(addprefix $(BUILD)/unit/,test_cpu_ops test_cpu_loops)

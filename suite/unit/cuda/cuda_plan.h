@@ -31,28 +31,4 @@ static inline void cuda_make(ls_kernel_subject *s, const ls_kernel_net *n, const
     ck_assert_int_eq(ls_kernel_subject_set_scale(s, (float)cuda_scale(&o)), LS_OK);
 }
 
-static inline bool cuda_same_tensor(const ls_kernel_subject *a, const ls_tensor *x,
-                                    const ls_kernel_subject *b, const ls_tensor *y)
-{
-    double *left = ls_kernel_subject_read(a, x), *right = ls_kernel_subject_read(b, y);
-    ck_assert(left != NULL && right != NULL);
-    bool same = memcmp(left, right, (size_t)x->count * sizeof *left) == 0;
-    free(left);
-    free(right);
-    return same;
-}
-
-/* Whether all gradients and the loss are equal to the last bit. */
-static inline bool cuda_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
-{
-    ls_step_state x, y;
-    ck_assert_int_eq(ls_kernel_subject_get_state(a, &x), LS_OK);
-    ck_assert_int_eq(ls_kernel_subject_get_state(b, &y), LS_OK);
-    bool same = memcmp(&x.loss, &y.loss, sizeof x.loss) == 0;
-    for (int p = 0; p < a->n->network.param_count; p++) {
-        same = same && cuda_same_tensor(a, &a->grad[p], b, &b->grad[p]);
-    }
-    return same;
-}
-
 #endif

@@ -31,6 +31,19 @@ typedef struct place {
     size_t bytes;
 } place;
 
+/* A stream of each test: RUN_TESTS(.before, .after). */
+static cudaStream_t place_stream;
+
+static inline void place_set_up(void)
+{
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&place_stream, cudaStreamNonBlocking), cudaSuccess);
+}
+
+static inline void place_tear_down(void)
+{
+    cudaStreamDestroy(place_stream);
+}
+
 /* `off`: elements by which the data is shifted from its alignment of 256 bytes. Completely
  * poisoned. */
 static inline place place_make_off(ls_dtype type, int64_t count, int off)

@@ -7,18 +7,6 @@
 
 static const ls_dtype TYPES[] = {LS_F32, LS_F16, LS_BF16};
 
-static cudaStream_t stream;
-
-static void set_up(void)
-{
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-}
-
-static void tear_down(void)
-{
-    cudaStreamDestroy(stream);
-}
-
 static double *filled(place *p, ls_dtype type, uint64_t number, int64_t count, int off)
 {
     double *value = place_normal(number, count, 0, 1);
@@ -71,7 +59,7 @@ static void check_add(ls_dtype type, int64_t count, bool two, bool relu, bool gi
     if (given) {
         place_put(&mask, bits);
     }
-    ck_assert_int_eq(ls_simple_add(stream, type, x.data, two ? residual.data : NULL, y.data,
+    ck_assert_int_eq(ls_simple_add(place_stream, type, x.data, two ? residual.data : NULL, y.data,
                                    relu ? mask.data : NULL, relu, given, count),
                      LS_OK);
     for (int64_t i = 0; i < count; i++) {
@@ -132,7 +120,7 @@ LOOP_TEST(gate, 3)
             }
             place_put(&mask, bits);
             place *to = f < 4 ? &g : two ? &dy2 : &dy;
-            ck_assert_int_eq(ls_simple_gate(stream, type, dy.data, two ? dy2.data : NULL,
+            ck_assert_int_eq(ls_simple_gate(place_stream, type, dy.data, two ? dy2.data : NULL,
                                             masked ? mask.data : NULL, to->data, count),
                              LS_OK);
             check_exact("g", to, want);
@@ -199,8 +187,8 @@ LOOP_TEST(shortcut, 3)
                 w.back[from] = w.b[i * D + c];
             }
         }
-        ls_simple_shortcut(stream, type, w.x.data, w.y.data, N, H, W, C, s, D);
-        ls_simple_shortcut_back(stream, type, w.dy.data, w.dx.data, N, H, W, C, s, D);
+        ls_simple_shortcut(place_stream, type, w.x.data, w.y.data, N, H, W, C, s, D);
+        ls_simple_shortcut_back(place_stream, type, w.dy.data, w.dx.data, N, H, W, C, s, D);
         both_ways_check(&w);
     }
 }
@@ -220,8 +208,8 @@ LOOP_TEST(average, 3)
             }
             w.want[i] /= P;
         }
-        ls_simple_average(stream, type, w.x.data, w.y.data, N, P, C);
-        ls_simple_average_back(stream, type, w.dy.data, w.dx.data, N, P, C);
+        ls_simple_average(place_stream, type, w.x.data, w.y.data, N, P, C);
+        ls_simple_average_back(place_stream, type, w.dy.data, w.dx.data, N, P, C);
         both_ways_check(&w);
     }
 }
@@ -291,7 +279,7 @@ static void check_pool(ls_dtype type, const ls_pool_shape *s, bool given)
     if (given) {
         place_put(&taps, tap);
     }
-    ck_assert_int_eq(ls_pool_max(stream, type, s, x.data, y.data, taps.data, given), LS_OK);
+    ck_assert_int_eq(ls_pool_max(place_stream, type, s, x.data, y.data, taps.data, given), LS_OK);
     check_exact("y", &y, want);
     place_get(&taps, have);
     ck_assert_int_eq(memcmp(have, tap, (size_t)outputs), 0);
@@ -304,7 +292,7 @@ static void check_pool(ls_dtype type, const ls_pool_shape *s, bool given)
         int64_t to = nhwc(n, h, w, c, s->height, s->width, s->channels);
         back[to] = plus(back[to], b[i]);
     }
-    ck_assert_int_eq(ls_pool_max_back(stream, type, s, dy.data, taps.data, dx.data), LS_OK);
+    ck_assert_int_eq(ls_pool_max_back(place_stream, type, s, dy.data, taps.data, dx.data), LS_OK);
     check_exact("dx", &dx, back);
     free(a);
     free(b);
@@ -349,10 +337,10 @@ static void check_loss(ls_dtype type, int images, int classes, double size, doub
     }
     place_put(&target, wanted);
     place_put(&state, &s);
-    ck_assert_int_eq(ls_loss_forward(stream, type, logits.data, target.data, images, classes,
+    ck_assert_int_eq(ls_loss_forward(place_stream, type, logits.data, target.data, images, classes,
                                      smoothing, kept.data, row.data, state.data),
                      LS_OK);
-    ck_assert_int_eq(ls_loss_backward(stream, type, kept.data, row.data, target.data, images,
+    ck_assert_int_eq(ls_loss_backward(place_stream, type, kept.data, row.data, target.data, images,
                                       classes, smoothing, factor, state.data, gradient.data),
                      LS_OK);
     check_exact("kept", &kept, a);
@@ -391,16 +379,16 @@ static void check_loss(ls_dtype type, int images, int classes, double size, doub
     double first = a[0];
     a[0] = (double)NAN;
     place_fill(&logits, a);
-    ls_loss_forward(stream, type, logits.data, target.data, images, classes, smoothing, kept.data,
-                    row.data, state.data);
+    ls_loss_forward(place_stream, type, logits.data, target.data, images, classes, smoothing,
+                    kept.data, row.data, state.data);
     place_get(&state, &s);
     ck_assert(isnan(s.loss));
     a[0] = first;
     place_fill(&logits, a);
     wanted[0] = classes;
     place_put(&target, wanted);
-    ls_loss_forward(stream, type, logits.data, target.data, images, classes, smoothing, kept.data,
-                    row.data, state.data);
+    ls_loss_forward(place_stream, type, logits.data, target.data, images, classes, smoothing,
+                    kept.data, row.data, state.data);
     place_get(&state, &s);
     ck_assert(isnan(s.loss));
     free(a);
@@ -444,7 +432,7 @@ LOOP_TEST(bias_gradient, 3)
             for (int j = 0; j < classes; j++) {
                 want[j] = place_rounded(TYPES[_i], want[j]);
             }
-            ls_loss_bias_grad(stream, TYPES[_i], dy.data, images, classes, &tensor);
+            ls_loss_bias_grad(place_stream, TYPES[_i], dy.data, images, classes, &tensor);
             double *have = place_read(&bias);
             for (int j = 0; j < classes; j++) {
                 ck_assert(have[j] == place_rounded(TYPES[k], want[j]));
@@ -458,4 +446,4 @@ LOOP_TEST(bias_gradient, 3)
     }
 }
 
-TEST_MAIN("cuda_kernels", .timeout_s = 60, .before = set_up, .after = tear_down)
+TEST_MAIN("cuda_kernels", .timeout_s = 60, .before = place_set_up, .after = place_tear_down)

@@ -7,18 +7,6 @@
 
 static const ls_dtype TYPES[] = {LS_F32, LS_F16, LS_BF16};
 
-static cudaStream_t stream;
-
-static void set_up(void)
-{
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-}
-
-static void tear_down(void)
-{
-    cudaStreamDestroy(stream);
-}
-
 static void check_exact(const char *what, const place *p, const double *want)
 {
     double *have = place_read(p);
@@ -56,7 +44,8 @@ LOOP_TEST(image, 3)
             int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
             want[(n * pixels + pixel) * stored + c] = a[i];
         }
-        ls_input_pack(stream, type, to.data, from.data, &floats, N, C, IMAGES[k][2], IMAGES[k][3]);
+        ls_input_pack(place_stream, type, to.data, from.data, &floats, N, C, IMAGES[k][2],
+                      IMAGES[k][3]);
         check_exact("packed", &to, want);
         free(a);
         free(want);
@@ -87,7 +76,8 @@ LOOP_TEST(image_of_bytes, 3)
         int n = i / 3 / PIXELS, c = i / PIXELS % 3, pixel = i % PIXELS;
         want[(n * PIXELS + pixel) * stored + c] = (double)normalised[i];
     }
-    ck_assert_int_eq(ls_input_pack(stream, type, to.data, from.data, &format, N, 3, H, W), LS_OK);
+    ck_assert_int_eq(ls_input_pack(place_stream, type, to.data, from.data, &format, N, 3, H, W),
+                     LS_OK);
     check_exact("packed", &to, want);
     free(want);
     place_free(&from);
@@ -148,9 +138,11 @@ LOOP_TEST(stem_over_blocks, 3)
         table = place_make(LS_U8, (int64_t)sizeof weight);
         place_put(&table, &weight);
         ck_assert_int_eq(
-            ls_input_pack_blocks(stream, type, image.data, from.data, &floats, N, H, W), LS_OK);
-        ck_assert_int_eq(ls_weights_pack(stream, type, table.data, 1, packed.count), LS_OK);
-        ck_assert_int_eq(ls_export_blocks(stream, type, image.data, back.data, N, H, W), LS_OK);
+            ls_input_pack_blocks(place_stream, type, image.data, from.data, &floats, N, H, W),
+            LS_OK);
+        ck_assert_int_eq(ls_weights_pack(place_stream, type, table.data, 1, packed.count), LS_OK);
+        ck_assert_int_eq(ls_export_blocks(place_stream, type, image.data, back.data, N, H, W),
+                         LS_OK);
         check_exact("the image", &back, x);
         double *p = place_read(&image), *q = place_read(&packed);
         for (int64_t i = 0; i < (int64_t)N * OUT * (H / 2) * (W / 2); i++) {
@@ -176,7 +168,7 @@ LOOP_TEST(stem_over_blocks, 3)
             }
         }
         place_fill(&packed, q);
-        ck_assert_int_eq(ls_weights_unpack(stream, type, table.data, 1, packed.count), LS_OK);
+        ck_assert_int_eq(ls_weights_unpack(place_stream, type, table.data, 1, packed.count), LS_OK);
         check_exact("the gradient", &plain, w);
         free(p);
         free(q);
@@ -210,10 +202,10 @@ LOOP_TEST(blocks_of_bytes, 3)
     ls_transform_normalise(list, 0, COUNT, H * W, normalised);
     place_put(&bytes, list);
     place_put(&values, normalised);
-    ck_assert_int_eq(ls_input_pack_blocks(stream, type, one.data, bytes.data, &format, N, H, W),
-                     LS_OK);
-    ck_assert_int_eq(ls_input_pack_blocks(stream, type, other.data, values.data, &floats, N, H, W),
-                     LS_OK);
+    ck_assert_int_eq(
+        ls_input_pack_blocks(place_stream, type, one.data, bytes.data, &format, N, H, W), LS_OK);
+    ck_assert_int_eq(
+        ls_input_pack_blocks(place_stream, type, other.data, values.data, &floats, N, H, W), LS_OK);
     double *want = place_read(&other);
     check_exact("packed", &one, want);
     free(want);
@@ -255,7 +247,7 @@ static void check_weights(ls_dtype type, ls_dtype plain, int off)
     }
     table = place_make(LS_U8, (int64_t)sizeof weight);
     place_put(&table, weight);
-    ck_assert_int_eq(ls_weights_pack(stream, type, table.data, WEIGHT_COUNT, most), LS_OK);
+    ck_assert_int_eq(ls_weights_pack(place_stream, type, table.data, WEIGHT_COUNT, most), LS_OK);
     for (int k = 0; k < WEIGHT_COUNT; k++) {
         int in = weight[k].in, stored = weight[k].stored_in, taps = weight[k].kernel;
         taps *= taps;
@@ -276,7 +268,7 @@ static void check_weights(ls_dtype type, ls_dtype plain, int off)
         place_fill(&packed[k], want);
         free(want);
     }
-    ck_assert_int_eq(ls_weights_unpack(stream, type, table.data, WEIGHT_COUNT, most), LS_OK);
+    ck_assert_int_eq(ls_weights_unpack(place_stream, type, table.data, WEIGHT_COUNT, most), LS_OK);
     for (int k = 0; k < WEIGHT_COUNT; k++) {
         check_exact("unpacked", &from[k], value[k]);
         free(value[k]);
@@ -312,7 +304,8 @@ LOOP_TEST(plain_export, 3)
             int64_t n = i / C / pixels, c = i / pixels % C, pixel = i % pixels;
             want[i] = a[(n * pixels + pixel) * stored + c];
         }
-        ls_export_plain(stream, type, from.data, to.data, N, C, stored, IMAGES[k][2], IMAGES[k][3]);
+        ls_export_plain(place_stream, type, from.data, to.data, N, C, stored, IMAGES[k][2],
+                        IMAGES[k][3]);
         check_exact("plain", &to, want);
         free(a);
         free(want);
@@ -338,11 +331,11 @@ TEST(mask_export)
             out[i / 8] |= (uint8_t)(open << (i % 8));
         }
         place_put(&mask, in);
-        ls_export_mask(stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], false);
+        ls_export_mask(place_stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], false);
         place_get(&bits, have);
         ck_assert_int_eq(memcmp(have, out, bits.bytes), 0);
         cudaMemset(mask.data, 0xff, mask.bytes);
-        ls_export_mask(stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], true);
+        ls_export_mask(place_stream, mask.data, bits.data, N, C, IMAGES[k][2], IMAGES[k][3], true);
         place_get(&mask, have);
         ck_assert_int_eq(memcmp(have, in, mask.bytes), 0);
         free(in);
@@ -369,11 +362,11 @@ TEST(taps_export)
     }
     place_put(&tap, in);
     place_put(&outside, &flag);
-    ls_export_taps(stream, &s, tap.data, index.data, false, NULL);
+    ls_export_taps(place_stream, &s, tap.data, index.data, false, NULL);
     place_get(&index, out);
     ck_assert_int_eq(memcmp(out, want, sizeof want), 0);
     cudaMemset(tap.data, 0, tap.bytes);
-    ls_export_taps(stream, &s, tap.data, index.data, true, outside.data);
+    ls_export_taps(place_stream, &s, tap.data, index.data, true, outside.data);
     place_get(&tap, have);
     place_get(&outside, &flag);
     ck_assert_int_eq(memcmp(have, in, sizeof in), 0);
@@ -385,7 +378,7 @@ TEST(taps_export)
         flag = 0;
         place_put(&index, want);
         place_put(&outside, &flag);
-        ls_export_taps(stream, &s, tap.data, index.data, true, outside.data);
+        ls_export_taps(place_stream, &s, tap.data, index.data, true, outside.data);
         place_get(&outside, &flag);
         ck_assert_int_eq(flag, 1);
         want[0] = first;
@@ -395,4 +388,4 @@ TEST(taps_export)
     place_free(&outside);
 }
 
-TEST_MAIN("cuda_layout", .timeout_s = 60, .before = set_up, .after = tear_down)
+TEST_MAIN("cuda_layout", .timeout_s = 60, .before = place_set_up, .after = place_tear_down)

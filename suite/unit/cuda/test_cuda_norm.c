@@ -39,18 +39,6 @@ typedef struct rank {
     double *parameter_value[2][4];
 } rank;
 
-static cudaStream_t stream;
-
-static void set_up(void)
-{
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-}
-
-static void tear_down(void)
-{
-    cudaStreamDestroy(stream);
-}
-
 static double *filled(place *p, ls_dtype type, uint64_t number, int64_t count, double mean,
                       double deviation)
 {
@@ -182,7 +170,7 @@ static void drop(rank *r)
 /* Emulates an all-gather. */
 static void gather(rank *r, int group)
 {
-    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(place_stream), cudaSuccess);
     for (int to = 0; to < group; to++) {
         for (int from = 0; from < group; from++) {
             cudaMemcpy((char *)r[to].all.data + (size_t)from * r[from].mine.bytes,
@@ -194,14 +182,14 @@ static void gather(rank *r, int group)
 static void run_forward(rank *r, int group)
 {
     for (int i = 0; i < group; i++) {
-        ck_assert_int_eq(ls_norm_statistics(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_statistics(place_stream, &r[i].call), LS_OK);
     }
     if (group > 1) {
         gather(r, group);
     }
     for (int i = 0; i < group; i++) {
-        ck_assert_int_eq(ls_norm_finish(stream, &r[i].call), LS_OK);
-        ck_assert_int_eq(ls_norm_apply(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_finish(place_stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_apply(place_stream, &r[i].call), LS_OK);
     }
 }
 
@@ -209,13 +197,13 @@ static void run_forward(rank *r, int group)
 static void run_backward(rank *r, int group)
 {
     for (int i = 0; i < group; i++) {
-        ck_assert_int_eq(ls_norm_sums(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_sums(place_stream, &r[i].call), LS_OK);
     }
     if (group > 1) {
         gather(r, group);
     }
     for (int i = 0; i < group; i++) {
-        ck_assert_int_eq(ls_norm_back_finish(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_back_finish(place_stream, &r[i].call), LS_OK);
     }
 }
 
@@ -426,7 +414,7 @@ static void run_seed(int seed, ls_dtype type, const shape *s, const form *f, int
                         g[i][j]);
         }
         free(have);
-        ck_assert_int_eq(ls_norm_back_apply(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_back_apply(place_stream, &r[i].call), LS_OK);
     }
     check_backward(r, group, g);
     for (int i = 0; i < group; i++) {
@@ -528,7 +516,7 @@ static unsigned char *run_bits(ls_dtype type, const shape *s, const form *f, int
     run_forward(r, group);
     run_backward(r, group);
     for (int i = 0; i < group; i++) {
-        ck_assert_int_eq(ls_norm_back_apply(stream, &r[i].call), LS_OK);
+        ck_assert_int_eq(ls_norm_back_apply(place_stream, &r[i].call), LS_OK);
         const place *out[] = {&r[i].y, &r[i].mask, &r[i].g, &r[i].dy, &r[i].dx, &r[i].dx2};
         for (size_t k = 0; k < sizeof out / sizeof out[0]; k++) {
             bits = add_bits(bits, out[k], bytes);
@@ -626,7 +614,7 @@ TEST(non_finite_stays_in_its_channel)
         place_fill(&r.x, r.x_value);
         run_forward(&r, 1);
         run_backward(&r, 1);
-        ck_assert_int_eq(ls_norm_back_apply(stream, &r.call), LS_OK);
+        ck_assert_int_eq(ls_norm_back_apply(place_stream, &r.call), LS_OK);
         double *y = place_read(&r.y), *dx = place_read(&r.dx), *dx2 = place_read(&r.dx2);
         uint32_t *mask = malloc(r.mask.bytes + 4);
         place_get(&r.mask, mask);
@@ -645,4 +633,4 @@ TEST(non_finite_stays_in_its_channel)
     }
 }
 
-TEST_MAIN("cuda_norm", .timeout_s = 60, .before = set_up, .after = tear_down)
+TEST_MAIN("cuda_norm", .timeout_s = 60, .before = place_set_up, .after = place_tear_down)

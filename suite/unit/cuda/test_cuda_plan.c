@@ -202,7 +202,7 @@ LOOP_TEST(added_by_products_or_behind, 3 * NETWORKS)
     ck_assert_int_eq(right > 0, type != LS_F32);
     ck_assert_msg(left_out > 4 * limit, "%.3g with a term left out", left_out);
     plan_step(&wrong); /* nothing is added to values of the previous step */
-    ck_assert(cuda_same(&wrong, &products));
+    ck_assert(plan_same(&wrong, &products));
     ls_kernel_subject_free(&wrong);
     ls_kernel_subject_free(&behind);
     ls_kernel_subject_free(&products);
@@ -265,52 +265,14 @@ LOOP_TEST(stem_in_blocks_or_plain, 6)
 
 /* ---- forced branches ------------------------------------------------------------------------- */
 
-/* The same plan twice: plain, and with branches that can be forced. */
-static void with_and_without(const ls_kernel_net *n, const int *size, ls_kernel_subject_options o,
-                             ls_kernel_subject *own, ls_kernel_subject *forced)
-{
-    cuda_make(own, n, size, o);
-    o.forced_branches = true;
-    cuda_make(forced, n, size, o);
-}
-
-/* A plan with forced_branches, unforced or forced to its own branches, gives the bits of the fused
- * one. */
 LOOP_TEST(forced_plan_is_the_same, 2 * NETWORKS)
 {
-    ls_kernel_net n;
-    networks[_i / 2](&n);
-    ls_kernel_subject a, b;
-    with_and_without(&n, sizes[_i / 2], cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16), &a, &b);
-    plan_step(&a);
-    plan_step(&b);
-    ck_assert(cuda_same(&a, &b));
-    force_like(&a, &b, 0);
-    plan_step(&b);
-    ck_assert(cuda_same(&a, &b));
-    ls_kernel_subject_free(&a);
-    ls_kernel_subject_free(&b);
+    forced_is_the_same(networks[_i / 2], sizes[_i / 2], cuda_level(_i % 2 == 0 ? 0 : 2, LS_F16));
 }
 
-/* Far from ties: every seventh ReLU turned, against the interpreter on the same branches. */
 ROWS_TEST(forced_branches_are_taken, networks)
 {
-    ls_kernel_net n;
-    networks[_i](&n);
-    ls_kernel_subject own, s;
-    with_and_without(&n, sizes[_i], cuda_level(0, LS_F16), &own, &s);
-    plan_step(&own);
-    force_like(&own, &s, 7);
-    plan_step(&s);
-    ck_assert(!cuda_same(&own, &s));
-    judge_plan(&s, 1); /* uses the exported, forced branches */
-    for (int branch = 0; branch < n.network.branch_count; branch++) {
-        ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
-    }
-    plan_step(&s);
-    ck_assert(cuda_same(&own, &s));
-    ls_kernel_subject_free(&own);
-    ls_kernel_subject_free(&s);
+    forced_is_taken(networks[_i], sizes[_i], cuda_level(0, LS_F16));
 }
 
 /* Every seventh window of the pool chooses its last pixel instead. */
@@ -343,7 +305,7 @@ TEST(forced_pool_is_taken)
     ls_kernel_net n;
     build_basic(&n);
     ls_kernel_subject own, s;
-    with_and_without(&n, sizes[0], cuda_level(0, LS_F16), &own, &s);
+    plan_pair(&n, sizes[0], cuda_level(0, LS_F16), &own, &s);
     plan_step(&own);
     force_like(&own, &s, 0);
     for (int i = 0; i < n.network.layer_count; i++) {
@@ -352,7 +314,7 @@ TEST(forced_pool_is_taken)
         }
     }
     plan_step(&s);
-    ck_assert(!cuda_same(&own, &s));
+    ck_assert(!plan_same(&own, &s));
     judge_plan(&s, 1);
     ls_kernel_subject_free(&own);
     ls_kernel_subject_free(&s);
@@ -363,12 +325,8 @@ TEST(wrong_branches_are_refused)
     ls_kernel_net n;
     build_basic(&n);
     ls_kernel_subject plain, s;
-    with_and_without(&n, sizes[0], cuda_level(0, LS_F16), &plain, &s);
-    int last = n.network.branch_count, pool = -1;
-    uint8_t little[4] = {0};
-    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, 0, little, 4), LS_ERR_USAGE);
-    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, last, little, 4), LS_ERR_USAGE);
-    ck_assert_int_eq(plain.api->plan_force(plain.plan, plain.stream, 0, little, 4), LS_ERR_USAGE);
+    plan_pair(&n, sizes[0], cuda_level(0, LS_F16), &plain, &s);
+    int pool = -1;
     for (int i = 0; i < n.network.layer_count; i++) {
         pool = n.layer[i].kind == LS_LAYER_MAX_POOL ? n.layer[i].branch : pool;
     }
@@ -380,8 +338,8 @@ TEST(wrong_branches_are_refused)
     }
     ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, pool, index, sizeof index), LS_ERR_USAGE);
     plan_step(&plain);
-    plan_step(&s); /* refused branches have no effect */
-    ck_assert(cuda_same(&plain, &s));
+    plan_step(&s); /* a refused branch has no effect */
+    ck_assert(plan_same(&plain, &s));
     ls_kernel_subject_free(&plain);
     ls_kernel_subject_free(&s);
 }

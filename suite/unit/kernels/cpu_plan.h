@@ -112,13 +112,28 @@ static inline void plan_step(ls_kernel_subject *s)
     ck_assert_int_eq(ls_kernel_subject_step(s), LS_OK);
 }
 
-/* All gradients and the loss to the last bit, in memory of the host. */
-static inline void plan_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
+static inline bool plan_same_tensor(const ls_kernel_subject *a, const ls_tensor *x,
+                                    const ls_kernel_subject *b, const ls_tensor *y)
 {
+    double *left = ls_kernel_subject_read(a, x), *right = ls_kernel_subject_read(b, y);
+    ck_assert(left != NULL && right != NULL);
+    bool same = memcmp(left, right, (size_t)x->count * sizeof *left) == 0;
+    free(left);
+    free(right);
+    return same;
+}
+
+/* Whether all gradients and the loss are equal to the last bit. */
+static inline bool plan_same(const ls_kernel_subject *a, const ls_kernel_subject *b)
+{
+    ls_step_state x, y;
+    ck_assert_int_eq(ls_kernel_subject_get_state(a, &x), LS_OK);
+    ck_assert_int_eq(ls_kernel_subject_get_state(b, &y), LS_OK);
+    bool same = memcmp(&x.loss, &y.loss, sizeof x.loss) == 0;
     for (int p = 0; p < a->n->network.param_count; p++) {
-        ck_assert_mem_eq(a->grad[p].data, b->grad[p].data, ls_tensor_bytes(&a->grad[p]));
+        same = same && plan_same_tensor(a, &a->grad[p], b, &b->grad[p]);
     }
-    ck_assert_mem_eq(&a->state->loss, &b->state->loss, sizeof a->state->loss);
+    return same;
 }
 
 static inline ls_status plan_refuse_third(void *context, int param)
@@ -299,6 +314,62 @@ static inline void force_like(const ls_kernel_subject *from, ls_kernel_subject *
         free(data);
     }
     ls_kernel_interpreter_free(&sizes);
+}
+
+/* The same plan twice: plain, and with branches that can be forced. */
+static inline void plan_pair(const ls_kernel_net *n, const int *size, ls_kernel_subject_options o,
+                             ls_kernel_subject *own, ls_kernel_subject *forced)
+{
+    for (int i = 0; i < 2; i++) {
+        ls_kernel_subject *s = i == 0 ? own : forced;
+        o.forced_branches = i == 1;
+        plan_make(s, n, size[0], size[1], size[2], o);
+        ck_assert_int_eq(ls_kernel_subject_set_scale(s, o.activation == LS_F32 ? 1 : 128), LS_OK);
+    }
+}
+
+/* A plan with forced_branches, unforced or forced to its own branches, gives the bits of the fused
+ * one. */
+static inline void forced_is_the_same(build *make, const int *size, ls_kernel_subject_options o)
+{
+    ls_kernel_net n;
+    make(&n);
+    ls_kernel_subject a, b;
+    plan_pair(&n, size, o, &a, &b);
+    plan_step(&a);
+    plan_step(&b);
+    ck_assert(plan_same(&a, &b));
+    force_like(&a, &b, 0);
+    plan_step(&b);
+    ck_assert(plan_same(&a, &b));
+    ls_kernel_subject_free(&a);
+    ls_kernel_subject_free(&b);
+}
+
+/* Far from ties: every seventh ReLU turned, against the interpreter on the same branches. */
+static inline void forced_is_taken(build *make, const int *size, ls_kernel_subject_options o)
+{
+    ls_kernel_net n;
+    make(&n);
+    ls_kernel_subject own, s;
+    plan_pair(&n, size, o, &own, &s);
+    plan_step(&own);
+    force_like(&own, &s, 7);
+    plan_step(&s);
+    ck_assert(!plan_same(&own, &s));
+    judge_plan(&s, 1); /* mirrors what it exports: the forced branches */
+    int branch = 0;
+    for (; branch < n.network.branch_count; branch++) {
+        ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, NULL, 0), LS_OK);
+    }
+    uint8_t little[4] = {0}; /* refused, without an effect */
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, 0, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(s.api->plan_force(s.plan, s.stream, branch, little, 4), LS_ERR_USAGE);
+    ck_assert_int_eq(own.api->plan_force(own.plan, own.stream, 0, little, 4), LS_ERR_USAGE);
+    plan_step(&s);
+    ck_assert(plan_same(&own, &s));
+    ls_kernel_subject_free(&own);
+    ls_kernel_subject_free(&s);
 }
 
 #endif
