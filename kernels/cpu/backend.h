@@ -55,9 +55,9 @@ static inline bool ls_backend_is_last(const ls_backend *backend, ls_dtype type)
 /* The entry point, cpu.c. */
 ls_backend_entry_fn ls_backend_entry;
 
-/* Large blocks of host memory, 64-byte aligned and zeroed; bytes may be 0. Logs and
+/* memory.c: large blocks of host memory, 64-byte aligned and zeroed; bytes may be 0. Logs and
  * returns LS_ERR_INFRA. */
-ls_status ls_cpu_memory_take(int64_t bytes, const char *purpose, void **out);
-void ls_cpu_memory_give(void *memory);
+ls_status ls_memory_take(int64_t bytes, const char *purpose, void **out);
+void ls_memory_give(void *memory);
 
 #endif

@@ -838,7 +838,7 @@ ls_status ls_conv_benchmark(ls_conv *conv)
     size_t plain = ls_arena_reserve(&all, (size_t)weight_count(conv) * sizeof(float));
     size_t scratch = ls_arena_reserve(&all, scratch_bytes);
     void *memory = NULL;
-    LS_TRY(ls_cpu_memory_take((int64_t)all.bytes, "timing the gradients of weights", &memory));
+    LS_TRY(ls_memory_take((int64_t)all.bytes, "timing the gradients of weights", &memory));
     all.base = memory;
     memset(memory, 0x3c, all.bytes); /* values near 0.01 or 1; zeroed memory may be one page */
     ls_tensor grad = {ls_arena_at(&all, plain), LS_F32, weight_count(conv)};
@@ -851,6 +851,6 @@ ls_status ls_conv_benchmark(ls_conv *conv)
     }
     conv->unfolds = ms[1] < ms[0];
     conv->scratch = NULL;
-    ls_cpu_memory_give(memory);
+    ls_memory_give(memory);
     return status;
 }

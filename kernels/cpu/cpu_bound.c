@@ -224,8 +224,7 @@ static ls_status measure_half(int threads, ls_dtype type, double *flop_per_s)
     size_t in = ls_arena_reserve(&arena, matrix), to = ls_arena_reserve(&arena, matrix);
     size_t weight = ls_arena_reserve(&arena, info->weight_bytes);
     size_t scratch = ls_arena_reserve(&arena, info->scratch_bytes);
-    LS_TRY_GOTO(status, ls_cpu_memory_take((int64_t)arena.bytes, "three matrices", &memory),
-                destroy);
+    LS_TRY_GOTO(status, ls_memory_take((int64_t)arena.bytes, "three matrices", &memory), destroy);
     arena.base = memory;
     fill_arena(&arena, type);
     for (int i = -1; i < REPEATS && status == LS_OK; i++) {
@@ -237,7 +236,7 @@ static ls_status measure_half(int threads, ls_dtype type, double *flop_per_s)
     if (status == LS_OK) {
         *flop_per_s = 2.0 * SIDE * SIDE * SIDE / ls_sort_median(seconds, REPEATS);
     }
-    ls_cpu_memory_give(memory);
+    ls_memory_give(memory);
 destroy:
     ls_dnn_product_destroy(product);
     ls_dnn_close(dnn);

@@ -1,5 +1,6 @@
 /* A vector of LS_LANES floats for the instruction set that the including file was compiled for
- * (LS_VEC_AVX512, LS_VEC_AVX2, or neither: C that the compiler vectorises as it can). Names are short because the loops are read as arithmetic. */
+ * (LS_VEC_AVX512, LS_VEC_AVX2, or neither: C that the compiler vectorises as it can). Names are
+ * short because the loops are read as arithmetic. */
 #ifndef LS_CPU_VEC_H
 #define LS_CPU_VEC_H
 

@@ -165,7 +165,7 @@ static void carve_norms(ls_plan *plan)
 static ls_status commit(ls_arena *arena, const char *purpose)
 {
     void *memory = NULL;
-    LS_TRY(ls_cpu_memory_take((int64_t)arena->bytes, purpose, &memory));
+    LS_TRY(ls_memory_take((int64_t)arena->bytes, purpose, &memory));
     arena->base = memory;
     return LS_OK;
 }
@@ -192,7 +192,7 @@ static ls_status allocate(ls_plan *plan)
     }
     LS_TRY(commit(&plan->norms, "statistics of batch norms"));
     void *scratch = NULL;
-    LS_TRY(ls_cpu_memory_take((int64_t)plan->scratch_bytes, "workspace of products", &scratch));
+    LS_TRY(ls_memory_take((int64_t)plan->scratch_bytes, "workspace of products", &scratch));
     plan->scratch = scratch;
     carve_norms(plan);
     ls_arena packed = {0};
@@ -236,13 +236,13 @@ void ls_work_destroy(ls_plan *plan)
     for (int i = 0; plan->work != NULL && i < plan->lower.op_count; i++) {
         ls_conv_destroy(plan->work[i].conv);
     }
-    ls_cpu_memory_give(plan->activations.base);
-    ls_cpu_memory_give(plan->gradients.base);
+    ls_memory_give(plan->activations.base);
+    ls_memory_give(plan->gradients.base);
     if (plan->options.weights_of == NULL) {
-        ls_cpu_memory_give(plan->packed.base);
+        ls_memory_give(plan->packed.base);
     }
-    ls_cpu_memory_give(plan->norms.base);
-    ls_cpu_memory_give(plan->scratch);
+    ls_memory_give(plan->norms.base);
+    ls_memory_give(plan->scratch);
     free(plan->work);
     free(plan->layout);
     ls_lower_free(&plan->lower);

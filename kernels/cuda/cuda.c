@@ -18,30 +18,6 @@
 #include "backend.h"
 #include "kernels/cuda/plan/plan_internal.h"
 
-/* ---- errors of cuDNN and cuBLASLt (cuda_check.c: of the runtime, for the NCCL engine, too) -----
- */
-
-ls_status ls_cuda_check_dnn(cudnnStatus_t status, const char *call, const char *file, int line)
-{
-    if (status == CUDNN_STATUS_SUCCESS) {
-        return LS_OK;
-    }
-    char text[512] = "";
-    cudnnGetLastErrorString(text, sizeof text);
-    ls_log_error("%s:%d: %s: %s%s%s", file, line, call, cudnnGetErrorString(status),
-                 text[0] != '\0' ? ": " : "", text);
-    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-}
-
-ls_status ls_cuda_check_blas(cublasStatus_t status, const char *call, const char *file, int line)
-{
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        return LS_OK;
-    }
-    ls_log_error("%s:%d: %s: %s", file, line, call, cublasLtGetStatusString(status));
-    return ls_cuda_is_lost() ? LS_ERR_DEVICE_LOST : LS_ERR_INFRA;
-}
-
 /* ---- the device ------------------------------------------------------------------------------ */
 
 /* Of one product: this, or a part of the GPU's memory where that is more. cuDNN's fast engines of
