@@ -29,30 +29,25 @@ typedef struct exercise {
     char *sent;           /* a copy of the input, for the journal; NULL without one */
 } exercise;
 
-static bool many_in(ls_comm_kind kind)
-{
-    return kind == LS_COMM_REDUCE_SCATTER || kind == LS_COMM_SCATTER || kind == LS_COMM_ALL_TO_ALL;
-}
-
-static bool many_out(ls_comm_kind kind)
-{
-    return kind == LS_COMM_ALL_GATHER || kind == LS_COMM_GATHER || kind == LS_COMM_ALL_TO_ALL;
-}
-
-static bool only_root_gets(ls_comm_kind kind)
-{
-    return kind == LS_COMM_REDUCE || kind == LS_COMM_GATHER;
-}
-
-static bool only_root_gives(ls_comm_kind kind)
-{
-    return kind == LS_COMM_BROADCAST || kind == LS_COMM_SCATTER;
-}
+/* What an operation takes and gives: a part for each rank, at the root only; never in place. */
+static const struct shape {
+    bool many_in, many_out, root_gives, root_gets, apart;
+} shapes[LS_COMM_ALL_TO_ALL + 1] = {
+    [LS_COMM_BROADCAST] = {.root_gives = true},
+    [LS_COMM_ALL_GATHER] = {.many_out = true},
+    [LS_COMM_REDUCE_SCATTER] = {.many_in = true},
+    [LS_COMM_REDUCE] = {.root_gets = true},
+    [LS_COMM_GATHER] = {.many_out = true, .root_gets = true},
+    [LS_COMM_SCATTER] = {.many_in = true, .root_gives = true},
+    [LS_COMM_SEND] = {.apart = true},
+    [LS_COMM_RECV] = {.apart = true},
+    [LS_COMM_BARRIER] = {.apart = true},
+    [LS_COMM_ALL_TO_ALL] = {.many_in = true, .many_out = true, .apart = true},
+};
 
 bool ls_exercise_can_be_in_place(ls_comm_kind kind)
 {
-    return kind != LS_COMM_SEND && kind != LS_COMM_RECV && kind != LS_COMM_BARRIER &&
-           kind != LS_COMM_ALL_TO_ALL;
+    return !shapes[kind].apart;
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -131,11 +126,12 @@ static ls_status create(exercise *e)
     const ls_exercise *what = e->what;
     int world = e->peer->members.count, rank = e->peer->rank;
     bool root = rank == what->root;
-    int64_t given = many_in(what->kind) ? world * what->count : what->count;
-    int64_t got = many_out(what->kind) ? world * what->count : what->count;
+    const struct shape shape = shapes[what->kind];
+    int64_t given = shape.many_in ? world * what->count : what->count;
+    int64_t got = shape.many_out ? world * what->count : what->count;
     e->element_bytes = ls_dtype_bytes(what->dtype);
-    e->inputs = only_root_gives(what->kind) && !root ? 0 : given;
-    e->outputs = only_root_gets(what->kind) && !root ? 0 : got;
+    e->inputs = shape.root_gives && !root ? 0 : given;
+    e->outputs = shape.root_gets && !root ? 0 : got;
     e->separate = !what->in_place;
     size_t part = (size_t)rank * (size_t)what->count * e->element_bytes;
     LS_TRY(area_create(e, given > got && what->in_place ? given : got, &e->area[0]));
@@ -143,9 +139,9 @@ static ls_status create(exercise *e)
     if (e->separate) {
         LS_TRY(area_create(e, given, &e->area[1]));
         e->input = e->area[1].data;
-    } else if (many_out(what->kind)) {
+    } else if (shape.many_out) {
         e->input += part;
-    } else if (many_in(what->kind)) {
+    } else if (shape.many_in) {
         e->buffer += part;
     }
     return LS_OK;
@@ -293,7 +289,7 @@ static void rate(const exercise *e, ls_exercise_result *out)
 {
     ls_comm_kind kind = e->what->kind;
     double world = e->peer->members.count;
-    bool parts = many_in(kind) || many_out(kind);
+    bool parts = shapes[kind].many_in || shapes[kind].many_out;
     double bytes = (double)e->what->count * (double)e->element_bytes * (parts ? world : 1);
     double factor = parts ? (world - 1) / world : 1;
     factor = kind == LS_COMM_ALL_REDUCE ? 2 * (world - 1) / world : factor;

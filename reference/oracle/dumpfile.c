@@ -221,14 +221,11 @@ const ls_dumpfile_entry *ls_dumpfile_find(const ls_dumpfile *file, const char *n
 
 bool ls_dumpfile_has(const ls_dumpfile *file, const char *prefix)
 {
-    int from = 0, to = file->count; /* of the first name that is not before the prefix */
-    while (from < to) {
-        int middle = from + (to - from) / 2;
-        bool before = strcmp(file->by_name[middle]->name, prefix) < 0;
-        from = before ? middle + 1 : from;
-        to = before ? to : middle;
+    bool found = false;
+    for (int i = 0; i < file->count && !found; i++) {
+        found = strncmp(file->entry[i].name, prefix, strlen(prefix)) == 0;
     }
-    return from < file->count && strncmp(file->by_name[from]->name, prefix, strlen(prefix)) == 0;
+    return found;
 }
 
 bool ls_dumpfile_floats(const ls_dumpfile_entry *entry, int64_t count)

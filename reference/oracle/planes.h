@@ -49,7 +49,7 @@ void ls_planes_relu(const ls_planes *in, const uint8_t *open, ls_planes *out);
 void ls_planes_pool_branches(const ls_nettab_node *node, const ls_planes *in, int32_t *index);
 /* Whether `index` is in the window of output (row, column). */
 bool ls_planes_pool_inside(const ls_nettab_node *node, const ls_planes *in, int row, int column,
-                        int32_t index);
+                           int32_t index);
 /* out = in at index; 0 for an index outside its window. */
 void ls_planes_pool(const ls_planes *in, const int32_t *index, ls_planes *out);
 /* in_grad (zeroed by the caller) += out_grad at index. */
@@ -57,7 +57,7 @@ void ls_planes_pool_grad(const ls_planes *out_grad, const int32_t *index, ls_pla
 /* Every stride-th pixel, from pixel -pad on; channels beyond the input's are zero. */
 void ls_planes_shortcut(const ls_nettab_node *node, const ls_planes *in, ls_planes *out);
 void ls_planes_shortcut_grad(const ls_nettab_node *node, const ls_planes *out_grad,
-                          ls_planes *in_grad);
+                             ls_planes *in_grad);
 void ls_planes_mean(const ls_planes *in, ls_planes *out);
 void ls_planes_mean_grad(const ls_planes *out_grad, ls_planes *in_grad);
 /* sum += other. */
@@ -66,6 +66,6 @@ void ls_planes_add(ls_planes *sum, const ls_planes *other);
  * 1 - smoothing + smoothing / classes for the target, smoothing / classes for the others (Szegedy
  * et al. 2016, section 7; torch.nn.CrossEntropyLoss). */
 void ls_planes_cross_entropy(const ls_planes *logits, const int64_t *target, double smoothing,
-                          const double *factor, double *loss, ls_planes *logits_grad);
+                             const double *factor, double *loss, ls_planes *logits_grad);
 
 #endif

@@ -20,8 +20,7 @@ typedef struct ls_run_noise {
 /* value = round(type, value), in place. With noise, adds 2^-24 * (|value| + rms of the array) * u
  * first, u uniform in -1..1 and a pure function of (seed, array, index): about the difference that
  * another order of f32 summation makes. F64 leaves the array as it is. */
-void ls_run_store(ls_bits_type type, ls_run_noise noise, int64_t count,
-                            double *value);
+void ls_run_store(ls_bits_type type, ls_run_noise noise, int64_t count, double *value);
 /* Sum of squares over 256 parts, then over the parts: independent of the number of threads. */
 double ls_run_square_sum(int64_t count, const double *value);
 
