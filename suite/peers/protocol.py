@@ -201,13 +201,6 @@ def moments(names, optimizer):
     return found
 
 
-def snapshot(names, optimizer):
-    """Copies of parameters and moments, under their names in a dump, to be taken before the step."""
-    found = {f"param/{n}": p for n, p in names.items()}
-    found.update({f"state/{n}": m for n, m in moments(names, optimizer).items()})
-    return {n: t.detach().clone() for n, t in found.items()}
-
-
 def write_dump(folder, step, rank, tensors, metadata, model=""):
     """`model`: where a run trains several, each has a folder of dumps."""
     where = os.path.join(folder, "dump", model)

@@ -6,7 +6,6 @@ losses reach. As in Apex, an
 overflow of a loss skips every optimizer whose parameters its backward reaches, so each loss has a
 block: backward, unscale, and the gradients of the block before are added again.
 """
-import contextlib
 import copy
 import math
 
@@ -15,6 +14,7 @@ import torch
 import protocol
 from protocol import Refused, Usage
 from pytorch_train import Trainer
+from torch_adapter import FixedScale, passed
 
 
 class Part(Trainer):
@@ -48,8 +48,7 @@ class Part(Trainer):
         """Forward of the step's next batch; the loss."""
         self.micro = len(self.passes)
         logits, loss = self.forward(images, target)
-        self.passes.append({"input": images, "target": target, "logits": logits.detach(),
-                            "loss": loss.detach()})
+        self.passes.append(passed(images, target, logits, loss))
         return loss
 
     def values(self):
@@ -57,6 +56,12 @@ class Part(Trainer):
 
     def gradients(self):
         return {n: p.grad.float().clone() for n, p in (self.masters or self.names).items()}
+
+
+def overflowed(scaler, optimizer):
+    """Whether a gradient of the optimizer's is infinite or NaN."""
+    return scaler is not None and any(
+        found.item() for found in scaler._found_inf_per_device(optimizer).values())
 
 
 class Example(Trainer):
@@ -104,19 +109,18 @@ class Example(Trainer):
     # ---- one step ----
 
     def next_batch(self, step, micro):
-        self.images, target = (t.to(self.options.device) for t in self.batch(step, micro))
-        if self.options.channels_last:
-            self.images = self.images.to(memory_format=torch.channels_last)
+        images, target = super().next_batch(step, micro)
         self.seen_images += target.numel()
-        return self.images, target
+        return images, target
+
+    def scaling_of(self, loss):
+        return self.scalers[loss] or FixedScale(self.options.loss_scale)
 
     def scale_of(self, loss):
-        scaler = self.scalers[loss]
-        return scaler.get_scale() if scaler else float(self.options.loss_scale)
+        return self.scaling_of(loss).get_scale()
 
     def backward_of(self, loss, value):
-        scaler = self.scalers[loss]
-        (scaler.scale(value) if scaler else value * float(self.options.loss_scale)).backward()
+        self.scaling_of(loss).scale(value).backward()
 
     def reached(self, loss):
         """The models that a block's optimizers hold."""
@@ -127,12 +131,7 @@ class Example(Trainer):
             for name, master in part.masters.items():
                 master.grad = part.names[name].grad.float()
         for index in self.blocks[loss]:
-            if self.scalers[loss]:
-                self.scalers[loss].unscale_(self.optimizers[index])
-            elif float(self.options.loss_scale) != 1:
-                for group in self.optimizers[index].param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad.mul_(1 / float(self.options.loss_scale))
+            self.scaling_of(loss).unscale_(self.optimizers[index])
 
     def take_gradients(self, loss):
         """Those that a block has made, out of the way of the next one's."""
@@ -149,16 +148,11 @@ class Example(Trainer):
             optimizer.zero_grad(set_to_none=True)
         self.model.zero_grad(set_to_none=True)
 
-    def overflowed(self, loss):
-        """Whether a gradient of the block is infinite or NaN."""
-        scaler = self.scalers[loss]
-        return scaler is not None and any(
-            found.item() for index in self.blocks[loss]
-            for found in scaler._found_inf_per_device(self.optimizers[index]).values())
-
     def skips(self, index):
-        return any(self.overflowed(loss) for loss, block in enumerate(self.blocks)
-                   if index in block)
+        """A gradient of a block that has the optimizer is infinite or NaN."""
+        return any(overflowed(scaler, self.optimizers[i])
+                   for scaler, block in zip(self.scalers, self.blocks) if index in block
+                   for i in block)
 
     def step_optimizer(self, index):
         """Returns whether the step was skipped."""
@@ -171,9 +165,7 @@ class Example(Trainer):
         skipped = [self.step_optimizer(index) for index in range(len(self.optimizers))]
         for scaler in {id(scaler): scaler for scaler in self.scalers if scaler}.values():
             scaler.update()
-        with torch.no_grad():
-            for name, master in self.masters.items():
-                self.names[name].copy_(master)
+        self.copy_masters()
         return skipped
 
     def train_step(self, step):
@@ -235,18 +227,12 @@ class TwoEncoders(Example):
         count, total = self.options.accumulate, 0
         for micro in range(count):
             images, target = self.next_batch(step, micro)
-            with self.reduced(query, micro), self.reduced(key, micro):
+            with query.reduced(micro), key.reduced(micro):
                 loss = (query.run(images, target) + key.run(images, target)) / count
                 self.backward_of(0, loss)
             total = total + loss.detach()
         self.unscale_of(0)
         return [total]
-
-    def reduced(self, part, micro):
-        """Gradients are reduced with the last micro-step."""
-        last = micro + 1 == self.options.accumulate
-        return contextlib.nullcontext() if last or not self.distributed else \
-            part.wrapped.no_sync()
 
 
 class TwoLosses(Example):
@@ -299,10 +285,7 @@ class OneScaler(TwoLosses):
         return [first.detach(), second.detach()]
 
     def skips(self, index):
-        scaler = self.scalers[0]
-        return scaler is not None and any(
-            found.item() for found in
-            scaler._found_inf_per_device(self.optimizers[index]).values())
+        return overflowed(self.scalers[0], self.optimizers[index])
 
 
 KINDS = {kind.example: kind for kind in (TwoEncoders, TwoLosses)}

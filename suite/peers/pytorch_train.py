@@ -19,6 +19,7 @@ import networks
 import protocol
 import torch_adapter
 from protocol import Refused, Usage
+from torch_adapter import FixedScale, passed
 
 
 class Trainer(torch_adapter.Subject):
@@ -63,6 +64,7 @@ class Trainer(torch_adapter.Subject):
         self.build()
         self.optimizer = self.make_optimizer(self.masters or self.names)
         self.scaler = self.make_scaler()
+        self.scaling = self.scaler or FixedScale(o.loss_scale)
         if o.resume:  # after DDP's constructor, which up to PyTorch 1.13 sends rank 0's buffers to all
             self.load(o.resume)
         if o.data != "synthetic" and not o.data.startswith("batches:"):
@@ -121,9 +123,7 @@ class Trainer(torch_adapter.Subject):
     def make_scaler(self):
         """GradScaler for a dynamic scale; None for a static one."""
         o = self.options
-        if o.loss_scale != "dynamic":
-            return None
-        return torch_adapter.grad_scaler(o)
+        return torch_adapter.grad_scaler(o) if o.loss_scale == "dynamic" else None
 
     def wrap(self, model):
         o = self.options
@@ -174,48 +174,41 @@ class Trainer(torch_adapter.Subject):
 
     # ---- one step ----
 
-    def precision(self):
-        if self.options.opt_level == "O1":
-            return torch.autocast(self.options.device, self.half)
-        return contextlib.nullcontext()
-
     def forward(self, images, target):
         if self.options.opt_level in ("O2", "O3"):
             images = images.to(self.half)
-        with self.precision():
+        with self.autocast():
             logits = self.wrapped(images).float()
             return logits, F.cross_entropy(logits, target,
                                            label_smoothing=self.options.label_smoothing)
 
     def backward(self, loss):
-        loss = loss / self.options.accumulate
-        if self.scaler:
-            self.scaler.scale(loss).backward()
-        else:
-            (loss * float(self.options.loss_scale)).backward()
+        self.scaling.scale(loss / self.options.accumulate).backward()
 
-    def micro_step(self, step, micro):
-        """One batch: forward and backward, reduced with the last one of the step."""
-        self.micro = micro
+    def next_batch(self, step, micro):
         images, target = (t.to(self.options.device) for t in self.batch(step, micro))
         if self.options.channels_last:
             images = images.to(memory_format=torch.channels_last)
+        return images, target
+
+    def reduced(self, micro):
+        """Gradients are reduced with the last micro-step."""
         last = micro + 1 == self.options.accumulate
-        quiet = contextlib.nullcontext() if last or not self.distributed else self.wrapped.no_sync()
-        with quiet:
+        return contextlib.nullcontext() if last or not self.distributed else self.wrapped.no_sync()
+
+    def micro_step(self, step, micro):
+        """One batch: forward and backward."""
+        self.micro = micro
+        images, target = self.next_batch(step, micro)
+        with self.reduced(micro):
             logits, loss = self.forward(images, target)
             self.backward(loss)
-        return {"input": images, "target": target, "logits": logits.detach(),
-                "loss": loss.detach()}
+        return passed(images, target, logits, loss)
 
     def unscale(self):
         for name, master in self.masters.items():
             master.grad = self.names[name].grad.float()
-        if self.scaler:
-            self.scaler.unscale_(self.optimizer)
-        elif float(self.options.loss_scale) != 1:
-            for parameter in (self.masters or self.names).values():
-                parameter.grad.mul_(1 / float(self.options.loss_scale))
+        self.scaling.unscale_(self.optimizer)
 
     def clip(self):
         """On unscaled gradients; after an overflow the step is skipped, whatever this makes of them.
@@ -229,17 +222,17 @@ class Trainer(torch_adapter.Subject):
 
     def update(self):
         """The optimizer's step and the scaler's; returns whether it was skipped."""
-        if not self.scaler:
-            self.optimizer.step()
-        else:
-            before = self.scaler.get_scale()
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        before = self.scaling.get_scale()
+        self.scaling.step(self.optimizer)
+        self.scaling.update()
+        self.copy_masters()
+        # GradScaler does not report a skip: its documentation recommends to look for a lower scale
+        return self.scaling.get_scale() < before
+
+    def copy_masters(self):
         with torch.no_grad():
             for name, master in self.masters.items():
                 self.names[name].copy_(master)
-        # GradScaler does not report a skip: its documentation recommends to look for a lower scale
-        return self.scaler is not None and self.scaler.get_scale() < before
 
     def run_step(self, step):
         self.optimizer.zero_grad(set_to_none=True)

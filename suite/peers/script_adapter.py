@@ -169,11 +169,9 @@ class Script(torch_adapter.Built):
         o = self.options
         if o.loss_scale == "dynamic":
             return torch_adapter.grad_scaler(o)
-        settings = dict(enabled=float(o.loss_scale) != 1 or o.opt_level == "O1",
-                        init_scale=float(o.loss_scale), growth_interval=2 ** 31 - 1)
-        if torch_adapter.VERSION >= (2, 3):
-            return torch.amp.GradScaler(o.device, **settings)
-        return torch.cuda.amp.GradScaler(**settings)
+        return torch_adapter.grad_scaler(
+            o, enabled=float(o.loss_scale) != 1 or o.opt_level == "O1",
+            init_scale=float(o.loss_scale), growth_interval=2 ** 31 - 1)
 
     def watch(self, model, criterion, optimizer, scaler=None):
         """What is trained: to be called before the first step, behind DistributedDataParallel.
@@ -225,8 +223,8 @@ class Script(torch_adapter.Built):
         self.passes += 1
 
     def one_step(self, step, source):
-        self.kept, self.norm, self.forwards, self.found = None, None, 0, {}
-        self.stepped = self.unscaled = False
+        self.begin_passes()
+        self.found = {}
         before, scale = self.begin_step(step)
         given = []
         for micro in range(self.options.accumulate):
@@ -236,14 +234,8 @@ class Script(torch_adapter.Built):
             raise Stop(protocol.CHECK, f"step {step}: {len(given)} batches, but "
                        f"{len(self.found.get('logits', ()))} forwards of the model and "
                        f"{len(self.found.get('loss', ()))} losses")
-        self.keep()
-        fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
-        skipped = not self.stepped or (fused and self.scale() < scale)
-        micro = [{"input": images, "target": target, "logits": logits, "loss": loss.float()}
-                 for (images, target), logits, loss in
-                 zip(given, self.found["logits"], self.found["loss"])]
-        self.end_step(step, before, scale, micro, self.kept,
-                      None if self.norm is None else float(self.norm), skipped)
+        results = zip(self.found["logits"], self.found["loss"])
+        self.end_step(step, before, scale, *self.end_passes(scale, given, results))
         if step <= self.first_step + 1:
             self.buckets()
 

@@ -301,10 +301,15 @@ class Subject:
 
     # ---- one step ----
 
+    def autocast(self):
+        """torch's autocast at O1; nothing at the other levels."""
+        if self.options.opt_level == "O1":
+            return torch.autocast(self.options.device, self.half)
+        return contextlib.nullcontext()
+
     def run_step(self, step):
-        """Trains one step. Returns a list of what a dump has of each micro-step (input, target,
-        logits, loss), gradients() as they are before clipping, their norm or None, and whether
-        the step was skipped."""
+        """Trains one step. Returns a list of what each micro-step passed(), gradients() as they are
+        before clipping, their norm or None, and whether the step was skipped."""
         raise NotImplementedError
 
     def scale(self):
@@ -433,10 +438,17 @@ class Subject:
         return protocol.effective(self.options)
 
 
+def passed(images, target, logits, loss):
+    """What a dump has of a micro-step."""
+    return {"input": images, "target": target, "logits": logits.detach(),
+            "loss": loss.detach().float()}
+
+
 # ---- the short form ----------------------------------------------------------------------------
 
-def grad_scaler(options):
-    settings = dict(init_scale=options.init_scale, growth_interval=options.growth_interval)
+def grad_scaler(options, **settings):
+    settings = {"init_scale": options.init_scale, "growth_interval": options.growth_interval,
+                **settings}
     if VERSION >= (2, 3):
         return torch.amp.GradScaler(options.device, **settings)
     return torch.cuda.amp.GradScaler(**settings)
@@ -483,18 +495,10 @@ class Built(Subject):
         if self.options.opt_level not in self.levels:
             raise Refused("--opt-level", "offered are " + ", ".join(self.levels))
 
-    def autocast(self):
-        """torch's autocast at O1; nothing at the other levels."""
-        if self.options.opt_level == "O1":
-            return torch.autocast(self.options.device, self.half)
-        return contextlib.nullcontext()
-
     def grad_scaler(self):
         """torch's GradScaler where the loss scale is dynamic, else one whose scale is fixed."""
         o = self.options
-        if o.loss_scale != "dynamic":
-            return FixedScale(o.loss_scale)
-        return grad_scaler(o)
+        return grad_scaler(o) if o.loss_scale == "dynamic" else FixedScale(o.loss_scale)
 
     def prepare(self):
         o, self.masters, self.kept, self.norm = self.options, {}, None, None
@@ -584,21 +588,25 @@ class Built(Subject):
         self.keep_before_clipping()
         torch.nn.utils.clip_grad_value_(parameters, limit)
 
-    def run_step(self, step):
+    def begin_passes(self):
         self.kept, self.norm, self.forwards = None, None, 0
         self.stepped = self.unscaled = False
+
+    def run_step(self, step):
+        self.begin_passes()
         batches = [tuple(t.to(self.options.device) for t in self.batch(step, m))
                    for m in range(self.options.accumulate)]
         before = self.scale()
-        results = self.train_batches(batches)
+        return self.end_passes(before, batches, self.train_batches(batches))
+
+    def end_passes(self, scale, batches, results):
+        """What run_step() returns of a step that began with that scale."""
         self.keep()
         # a fused optimizer is called in a skipped step, too, and looks at the scaler's flag
         fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
-        skipped = not self.stepped or (fused and self.scale() < before)
+        skipped = not self.stepped or (fused and self.scale() < scale)
         norm = None if self.norm is None else float(self.norm)
-        return [{"input": images, "target": target, "logits": logits.detach(),
-                 "loss": loss.detach().float()}
-                for (images, target), (logits, loss) in zip(batches, results)], \
+        return [passed(*batch, *result) for batch, result in zip(batches, results)], \
             self.kept, norm, skipped
 
 
