@@ -308,9 +308,11 @@ TEST(every_case_has_a_requirement_and_every_requirement_a_case)
             &requirements, is_rule ? rule[i].requirement : list.row[i - rule_count].requirement);
         ck_assert_msg(line != NULL, "%s names a requirement that is none", id);
         used[line - requirements.line] = true;
+        bool again = false;
         for (int c = 0; c < i - rule_count; c++) {
-            ck_assert_msg(strcmp(list.row[c].id, id) != 0, "two cases have the id %s", id);
+            again = again || strcmp(list.row[c].id, id) == 0;
         }
+        ck_assert_msg(!again, "two cases have the id %s", id);
     }
     for (int i = 0; i < requirements.count; i++) {
         ck_assert_msg(used[i] && requirements.line[i].reason[0] != '\0',
