@@ -158,29 +158,6 @@ void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number
     }
 }
 
-void ls_dumps_follow(const ls_record *job, int64_t step, ls_verdict *out)
-{
-    char path[700];
-    ls_dumps_path(job, step - 1, 0, path, sizeof path);
-    if (access(path, R_OK) != 0) {
-        return;
-    }
-    ls_dumpfile *former = ls_dumps_open(job, step - 1, 0, out);
-    ls_dumpfile *file = former == NULL ? NULL : ls_dumps_open(job, step, 0, out);
-    int at = 0;
-    for (const char *name; file != NULL && (name = ls_dumps_next_param(file, &at)) != NULL;) {
-        const ls_dumpfile_entry *before = ls_compare_optim_before(file, name);
-        const ls_dumpfile_entry *next = ls_dumpfile_findf(former, "next/%s", name);
-        bool comparable = next != NULL && before != NULL && strcmp(next->dtype, before->dtype) == 0;
-        if (comparable && !ls_dumpfile_equal(next, before)) {
-            ls_verdict_fail(out, "step %d begins with another %s than step %d ended with",
-                            (int)step, name, (int)step - 1);
-        }
-    }
-    ls_dumpfile_close(former);
-    ls_dumpfile_close(file);
-}
-
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry)
 {
     return strcmp(entry->dtype, "F16") == 0    ? LS_BITS_F16

@@ -154,6 +154,29 @@ static void judge_step(const ls_case *row, const ls_record *job, int step, ls_ve
         ls_verdict_pass(out, verdict.elements, "%s", verdict.evidence);
 }
 
+void ls_judge_gradients_follow(const ls_record *job, int64_t step, ls_verdict *out)
+{
+    char path[700];
+    ls_dumps_path(job, step - 1, 0, path, sizeof path);
+    if (access(path, R_OK) != 0) {
+        return;
+    }
+    ls_dumpfile *former = ls_dumps_open(job, step - 1, 0, out);
+    ls_dumpfile *file = former == NULL ? NULL : ls_dumps_open(job, step, 0, out);
+    int at = 0;
+    for (const char *name; file != NULL && (name = ls_dumps_next_param(file, &at)) != NULL;) {
+        const ls_dumpfile_entry *before = ls_compare_optim_before(file, name);
+        const ls_dumpfile_entry *next = ls_dumpfile_findf(former, "next/%s", name);
+        bool comparable = next != NULL && before != NULL && strcmp(next->dtype, before->dtype) == 0;
+        if (comparable && !ls_dumpfile_equal(next, before)) {
+            ls_verdict_fail(out, "step %d begins with another %s than step %d ended with",
+                            (int)step, name, (int)step - 1);
+        }
+    }
+    ls_dumpfile_close(former);
+    ls_dumpfile_close(file);
+}
+
 void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     LS_TEXT(steps, sizeof row->job[0].dump_steps, "%s", row->job[0].dump_steps);
@@ -165,7 +188,7 @@ void ls_judge_gradients(const ls_case *row, const ls_record *job, ls_verdict *ou
          word = strtok_r(NULL, ",", &rest)) {
         judge_step(row, job, atoi(word), out);
         if (ls_verdict_good(out->code) && !has_joined(job, 0, atoi(word))) {
-            ls_dumps_follow(job, atoi(word), out);
+            ls_judge_gradients_follow(job, atoi(word), out);
         }
         for (int k = 0; k < job->world && ls_verdict_good(out->code); k++) {
             if (has_joined(job, k, atoi(word))) {

@@ -14,6 +14,9 @@
 ls_case_judge ls_judge_gradients;
 /* The facts of a job that its dumps' metadata lacks. */
 void ls_judge_gradients_facts(const ls_spec *spec, ls_compare_facts *facts);
+/* FAIL where rank 0's dump of a step begins with other values than its dump of the step before
+ * ended with, if that was dumped and their types are the same. */
+void ls_judge_gradients_follow(const ls_record *job, int64_t step, ls_verdict *out);
 /* Digests of all ranks must be equal at every step, including running statistics if they are
  * shared. */
 ls_case_judge ls_judge_lockstep;
@@ -136,9 +139,6 @@ ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *u
  * the file need not say. */
 void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t step, int rank,
                     const ls_record *job, ls_verdict *out);
-/* FAIL where rank 0's dump of a step begins with other values than its dump of the step before
- * ended with, if that was dumped and their types are the same. */
-void ls_dumps_follow(const ls_record *job, int64_t step, ls_verdict *out);
 ls_bits_type ls_dumps_type(const ls_dumpfile_entry *entry);
 /* The elements in place, of that type; NULL for another one, and for no entry. */
 const void *ls_dumps_data(const ls_dumpfile_entry *entry, const char *type);

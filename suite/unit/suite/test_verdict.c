@@ -237,8 +237,8 @@ ROWS_TEST(steps_follow_each_other, followed)
         }
         ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
     }
-    ls_dumps_follow(&job, 1, &alone); /* of the step before there is no dump */
-    ls_dumps_follow(&job, 2, &v);
+    ls_judge_gradients_follow(&job, 1, &alone); /* of the step before there is no dump */
+    ls_judge_gradients_follow(&job, 2, &v);
     ck_assert_int_eq(alone.code, LS_PASS);
     ck_assert_msg(v.code == (row->evidence[0] == '\0' ? LS_PASS : LS_FAIL) &&
                       strstr(v.evidence, row->evidence) != NULL,
