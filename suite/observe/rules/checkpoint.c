@@ -5,7 +5,6 @@
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/saved.h"
 
 /* ---- checkpoint.content ---------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 #include "kernels/core/sort.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
-#include "suite/observe/trace/saved.h"
+#include "suite/observe/trace/job.h"
 
 /* What the writer held when it saved the file, and what the reader holds after it has read it. */
 typedef struct hand_over {

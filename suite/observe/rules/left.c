@@ -7,7 +7,6 @@
 #include "suite/observe/trace/factor.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/mean.h"
-#include "suite/observe/trace/reduction.h"
 #include "rules.h"
 #include "suite/observe/trace/pass.h"
 

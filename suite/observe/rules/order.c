@@ -7,7 +7,6 @@
 #include "kernels/core/text.h"
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
-#include "suite/observe/trace/spans.h"
 
 /* ---- order.collectives ----------------------------------------------------------------------- */
 

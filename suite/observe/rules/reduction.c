@@ -10,7 +10,6 @@
 #include "suite/observe/trace/factor.h"
 #include "suite/observe/trace/job.h"
 #include "suite/observe/trace/mean.h"
-#include "suite/observe/trace/reduction.h"
 #include "rules.h"
 
 static const ls_tol exact =

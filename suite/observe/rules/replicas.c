@@ -5,7 +5,7 @@
 #include "rules.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/reduction.h"
+#include "suite/observe/trace/mean.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

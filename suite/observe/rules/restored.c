@@ -9,7 +9,6 @@
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
-#include "suite/observe/trace/saved.h"
 
 static const ls_tol same =
     LS_TOL(0x1p-22, "of a rate: it is multiplied once, and kept in f32 at the least");

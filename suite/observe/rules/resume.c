@@ -10,7 +10,6 @@
 #include "suite/observe/trace/pass.h"
 #include "rules.h"
 #include "suite/observe/trace/job.h"
-#include "suite/observe/trace/saved.h"
 
 /* ---- what the job uses ----------------------------------------------------------------------- */
 

@@ -9,8 +9,6 @@
 #include "suite/observe/trace/calls.h"
 #include "kernels/core/text.h"
 #include "rules.h"
-#include "suite/observe/trace/saved.h"
-#include "suite/observe/trace/scaler_lost.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {

@@ -14,9 +14,8 @@ static const ls_tol detailed =
 static int last_backward(const ls_observe_step *step)
 {
     int last = -1;
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        last = c;
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        last = (int)(call - step->call);
     }
     return last;
 }
@@ -95,19 +94,17 @@ bool ls_by_hand_averages_later(const ls_observe_trace *trace)
     const ls_observe_rank *rank = &trace->rank[0];
     double elements = concerns(trace) ? elements_trained(rank) : 0, sum = 0;
     bool after = false; /* an optimizer's step, and before the next forward */
-    for (int i = 0; i < rank->step_count && elements > 0; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (call->kind == LS_CALL_OPTIMIZER_STEP) {
-                after = true;
-                sum = 0;
-            } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
-                after = false;
-            } else if (call->kind == LS_CALL_COLLECTIVE && after && is_sum(call)) {
-                sum += ls_event_number(call->json, elements, 0) * call->times;
-                if (sum >= elements) {
-                    return true;
-                }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+            after = true;
+            sum = 0;
+        } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
+            after = false;
+        } else if (call->kind == LS_CALL_COLLECTIVE && after && is_sum(call)) {
+            sum += ls_event_number(call->json, elements, 0) * call->times;
+            if (elements > 0 && sum >= elements) {
+                return true;
             }
         }
     }
@@ -118,12 +115,11 @@ bool ls_by_hand_sums(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
     double elements = concerns(trace) ? elements_trained(rank) : 0;
-    int steps = 0, sums = 0;
-    for (int i = 0; i < rank->step_count; i++) {
-        steps++;
-        sums += elements > 0 && elements_summed(&rank->step[i]) >= elements;
+    int sums = 0;
+    ls_trace_each_step(step, rank) {
+        sums += elements > 0 && elements_summed(step) >= elements;
     }
-    return sums * 2 > steps;
+    return sums * 2 > rank->step_count;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -185,10 +181,8 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
     votes *v = ls_list_make(count, sizeof *v);
     out->shared = ls_list_make(count, sizeof *out->shared);
     out->own = ls_list_make(count, sizeof *out->own);
-    for (int64_t n = 0; out->steps < detailed.value && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_observe_finding ignored = {0};
-        ls_samples_open(trace, n, &samples, &ignored);
+    ls_observe_finding ignored = {0};
+    ls_samples_each(samples, trace, 0, out->steps < detailed.value, &ignored) {
         for (int i = 0; i < rank->tensor_count && samples.count == trace->world; i++) {
             vote(&samples, rank->tensor[i].name, &v[i]);
         }
@@ -197,7 +191,6 @@ void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out)
         if (call >= 0 && out->at[0] == '\0') {
             out->at = samples.step[0]->call[call].at;
         }
-        ls_samples_close(&samples);
     }
     for (int i = 0; i < rank->tensor_count; i++) {
         out->shared[i] = v[i].common > v[i].apart;
@@ -235,22 +228,18 @@ int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_han
                          const char *group, ls_job_names *names)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    for (int64_t n = after; (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_observe_finding ignored = {0};
-        ls_samples_open(trace, n, &samples, &ignored);
+    ls_observe_finding ignored = {0};
+    int64_t found = 0;
+    ls_samples_each(samples, trace, after, names->count == 0, &ignored) {
+        found = samples.number;
         for (int i = 0; i < rank->tensor_count && samples.count == trace->world; i++) {
             if (by_hand->shared != NULL && by_hand->shared[i] &&
                 differs(&samples, group, rank->tensor[i].name)) {
                 ls_job_add_name(names, rank->tensor[i].name);
             }
         }
-        ls_samples_close(&samples);
-        if (names->count > 0) {
-            return n;
-        }
     }
-    return 0;
+    return names->count > 0 ? found : 0;
 }
 
 /* ---- replicas -------------------------------------------------------------------------------- */
@@ -265,8 +254,8 @@ static const char *digest_at(const ls_observe_rank *rank, int64_t number)
 /* Whether in any step the parameters of all ranks are equal: shards and stages never are. */
 static bool are_equal_once(const ls_observe_trace *trace)
 {
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        int64_t number = trace->rank[0].step[i].step->step;
+    ls_trace_each_step(step, &trace->rank[0]) {
+        int64_t number = step->step->step;
         const char *first = digest_at(&trace->rank[0], number);
         bool equal = first != NULL;
         for (int k = 1; k < trace->world && equal; k++) {
@@ -297,9 +286,8 @@ static bool sends_within(const ls_observe_step *step)
 {
     enum { NUMBERS = 16 };
     int last = last_backward(step);
-    for (int c = ls_trace_find(step, LS_CALL_COLLECTIVE, 0); c >= 0 && c < last;
-         c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (ls_event_number(step->call[c].json, elements, 0) > NUMBERS) {
+    ls_trace_each_kind(call, step, LS_CALL_COLLECTIVE) {
+        if (call - step->call < last && ls_event_number(call->json, elements, 0) > NUMBERS) {
             return true;
         }
     }
@@ -312,8 +300,8 @@ bool ls_by_hand_divides_model(const ls_observe_trace *trace)
     if (!concerns(trace) || are_equal_once(trace)) {
         return false;
     }
-    for (int i = 0; i < trace->rank[0].step_count; i++) {
-        steps += sends_within(&trace->rank[0].step[i]);
+    ls_trace_each_step(step, &trace->rank[0]) {
+        steps += sends_within(step);
     }
     return steps * 2 > trace->rank[0].step_count;
 }
@@ -321,11 +309,9 @@ bool ls_by_hand_divides_model(const ls_observe_trace *trace)
 int ls_by_hand_same_work(const ls_observe_trace *trace, int a, int b)
 {
     int compared = 0, steps = 0;
-    for (int64_t n = 0; steps++ < detailed.value && (n = ls_samples_next(trace, n)) != 0;) {
-        ls_samples samples;
-        ls_observe_finding ignored = {0};
-        ls_samples_open(trace, n, &samples, &ignored);
-        bool equal = true;
+    bool equal = true;
+    ls_observe_finding ignored = {0};
+    ls_samples_each(samples, trace, 0, equal && steps++ < detailed.value, &ignored) {
         for (int i = 0; i < trace->rank[0].tensor_count && equal; i++) {
             const char *name = trace->rank[0].tensor[i].name;
             const ls_dumpfile_entry *x = ls_samples_find(samples.file[a], "local", name, NULL);
@@ -333,10 +319,6 @@ int ls_by_hand_same_work(const ls_observe_trace *trace, int a, int b)
             compared += x != NULL && y != NULL;
             equal = x == NULL || y == NULL || ls_dumpfile_equal(x, y);
         }
-        ls_samples_close(&samples);
-        if (!equal) {
-            return 0;
-        }
     }
-    return compared > 0 ? 1 : -1;
+    return !equal ? 0 : compared > 0 ? 1 : -1;
 }

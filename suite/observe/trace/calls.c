@@ -93,19 +93,12 @@ int ls_calls_pending(const ls_calls_optimizer *optimizer)
 
 /* ---- the start ------------------------------------------------------------------------------- */
 
-static const ls_event *groups_of(const ls_event *optimizer)
-{
-    return ls_event_list(optimizer, groups);
-}
-
 static bool holds(const ls_event *optimizer, const char *name)
 {
-    const ls_event *group, *param;
-    ls_event_each(group, groups_of(optimizer)) {
-        ls_event_each(param, ls_event_list(group, params)) {
-            if (ls_event_is_text(param) && strcmp(param->text, name) == 0) {
-                return true;
-            }
+    const ls_event *group;
+    ls_event_each(group, ls_event_list(optimizer, groups)) {
+        if (ls_event_holds(ls_event_list(group, params), name)) {
+            return true;
         }
     }
     return false;
@@ -131,9 +124,9 @@ static void read_optimizer(ls_calls *calls, const ls_event *event)
     }
     ls_calls_optimizer *own = &calls->optimizer[index];
     own->models = 0;
-    ls_event_each(group, groups_of(event)) {
+    ls_event_each(group, ls_event_list(event, groups)) {
         ls_event_each(param, ls_event_list(group, params)) {
-            const char *name = ls_event_is_text(param) ? param->text : "?";
+            const char *name = ls_event_to_text(param, "?");
             own->models |= model_of(name);
             ls_event_each(other, ls_trace_events(calls->rank, optimizer)) {
                 int peer = ls_event_int(other, optimizer, -1);
@@ -158,21 +151,18 @@ static void read_scaler(ls_calls *calls, const ls_event *event)
 /* Which optimizers each scaler steps, over the whole job. */
 static void read_users(ls_calls *calls)
 {
-    for (int i = 0; i < calls->rank->step_count; i++) {
-        const ls_observe_step *step = &calls->rank->step[i];
-        for (int c = 0; c < step->call_count; c++) {
-            const ls_call *call = &step->call[c];
-            bool scales = call->kind == LS_CALL_SCALER_STEP || call->kind == LS_CALL_UNSCALE;
-            ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
-            if (ls_calls_optimizer_of(calls, call) == NULL) {
-                continue;
-            }
-            if (scales && scaler != NULL) {
-                scaler->optimizers |= 1u << call->optimizer;
-            }
-            if (scales || call->kind == LS_CALL_OPTIMIZER_STEP) {
-                calls->optimizers |= 1u << call->optimizer;
-            }
+    ls_trace_each_call_of(walk, calls->rank) {
+        const ls_call *call = walk.call;
+        bool scales = call->kind == LS_CALL_SCALER_STEP || call->kind == LS_CALL_UNSCALE;
+        ls_calls_scaler *scaler = ls_calls_scaler_of(calls, call);
+        if (ls_calls_optimizer_of(calls, call) == NULL) {
+            continue;
+        }
+        if (scales && scaler != NULL) {
+            scaler->optimizers |= 1u << call->optimizer;
+        }
+        if (scales || call->kind == LS_CALL_OPTIMIZER_STEP) {
+            calls->optimizers |= 1u << call->optimizer;
         }
     }
 }
@@ -406,9 +396,7 @@ bool ls_calls_next(ls_calls *calls)
 bool ls_calls_use_scaler(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {
-        ls_calls calls;
-        ls_calls_start(&calls, &trace->rank[k]);
-        while (ls_calls_next(&calls)) {
+        ls_calls_each(calls, &trace->rank[k]) {
             ls_call_kind kind = calls.call->kind;
             const ls_calls_scaler *scaler = ls_calls_scaler_of(&calls, calls.call);
             if ((kind == LS_CALL_SCALE || kind == LS_CALL_SCALER_STEP) && scaler != NULL &&

@@ -102,4 +102,23 @@ int ls_calls_count(unsigned mask); /* of its bits */
 /* Of findings on several passes, models or files: the worst, of equals the first. */
 void ls_calls_keep_worst(ls_observe_finding *out, const ls_observe_finding *one);
 
+/* ---- what a job loses by its GradScaler: parts of the rule scaler.trace ---------------------- */
+
+/* Fails where an optimizer is stepped by one scaler after another that were built on one line: the
+ * scale and the count of clean steps are lost each time. Scalers that step an optimizer in turn are
+ * not that, nor is one whose state was loaded. */
+void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Names jobs that lose many of their steps to the loss scale; adds to a finding that is no FAIL
+ * yet.
+ */
+void ls_scaler_lost_steps(const ls_observe_trace *trace, ls_observe_finding *out);
+
+/* ---- lengths of schedules: parts of rules ---------------------------------------------------- */
+
+/* Whether another schedule steps the one of that event. */
+bool ls_spans_held(const ls_observe_rank *rank, const ls_event *schedule);
+/* Schedules that are made for a number of calls, against the calls, steps and batches that the job
+ * made. For jobs that ended by themselves: adds to a finding that is no FAIL yet. */
+void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out);
+
 #endif

@@ -11,7 +11,7 @@
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "suite/observe/collectives/journal.h"
-#include "event_read.h"
+#include "event.h"
 
 /* One file while it is read. */
 typedef struct reader {

@@ -1,11 +1,11 @@
-/* Events in memory, by the table of them (../events.def): a member is read by its name there, and a
+/* Events, by the table of them (../events.def): a member is read by its name there, and a
  * name or a kind that the table lacks does not compile:
  *
  *     ls_event_text(call->json, at, "")       ls_event_number(group, lr, NAN)
  *
  * What an event leaves out, or gives as null, is the fallback. Accessors of names rather than a
- * struct for each event: of a backward's 20 members a call has 6, most of them shared with other
- * steps' calls (event_read.h), and a rule about calls asks calls of all kinds for their place. */
+ * struct for each event: of a backward's 20 members a call has 6, and a rule about calls asks calls
+ * of all kinds for their place. */
 #ifndef LS_OBSERVE_EVENT_H
 #define LS_OBSERVE_EVENT_H
 
@@ -13,12 +13,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <cjson/cJSON.h>
+
 /* ---- names of the table ---------------------------------------------------------------------- */
 
 typedef enum ls_event_shape {
 #define LS_EVENT(event, file, word, sentence) LS_EVENT_##event,
-#define LS_MEMBER(event, member, kind, of, unit, since, sentence)
-#define LS_AGAIN(event, member, kind, of, unit, since, sentence)
+#define LS_MEMBER(event, member, kind, of, unit, sentence)
+#define LS_AGAIN(event, member, kind, of, unit, sentence)
 #include "suite/observe/events.def"
 #undef LS_EVENT
 #undef LS_MEMBER
@@ -28,7 +30,7 @@ typedef enum ls_event_shape {
 typedef enum ls_event_member {
     LS_MEMBER_NONE,
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, since, sentence) LS_MEMBER_##member,
+#define LS_MEMBER(event, member, kind, of, unit, sentence) LS_MEMBER_##member,
 #include "suite/observe/events.def"
 #undef LS_EVENT
 #undef LS_MEMBER
@@ -49,7 +51,7 @@ typedef enum ls_event_member {
 #define LS_TAG_MAP(member) typedef char ls_OBJECT_##member;
 #define LS_TAG_ANY(member) LS_TAG_INTEGER(member) LS_TAG_TEXT(member) LS_TAG_BOOL(member)
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, since, sentence) LS_TAG_##kind(member)
+#define LS_MEMBER(event, member, kind, of, unit, sentence) LS_TAG_##kind(member)
 #define LS_AGAIN LS_MEMBER
 #include "suite/observe/events.def"
 #undef LS_EVENT
@@ -66,9 +68,8 @@ typedef enum ls_event_member {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 typedef enum ls_event_type {
-    LS_TYPE_END,  /* behind the last item of a list or object */
-    LS_TYPE_MORE, /* the same; the list goes on at `item` */
-    LS_TYPE_KEY,  /* text; of the value behind it, in a map */
+    LS_TYPE_END, /* behind the last item of a list or object */
+    LS_TYPE_KEY, /* text; of the value behind it, in a map */
     LS_TYPE_NULL,
     LS_TYPE_FALSE,
     LS_TYPE_TRUE,
@@ -83,11 +84,11 @@ typedef enum ls_event_type {
 typedef struct ls_event {
     uint16_t type;
     uint16_t member; /* of an object; else LS_MEMBER_NONE */
-    uint32_t count;  /* items of a list or object, but for those at MORE */
+    uint32_t count;  /* items of a list or object */
     union {
         double number;
         const char *text;
-        const struct ls_event *item; /* [count] and LS_TYPE_END or LS_TYPE_MORE */
+        const struct ls_event *item; /* [count] and LS_TYPE_END */
     };
 } ls_event;
 
@@ -139,5 +140,71 @@ bool ls_event_same_of(const ls_event *a, const ls_event *b, ls_event_member memb
 #define ls_event_same(a, b, name) ls_event_same_of((a), (b), LS_TEXT_MEMBER(name))
 #define ls_event_text(object, name, fallback) \
     ls_event_to_text(ls_event_get((object), LS_TEXT_MEMBER(name)), (fallback))
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+typedef enum ls_event_file {
+    LS_EVENT_FILE_RANK,
+    LS_EVENT_FILE_CALL, /* an entry of a step's calls */
+    LS_EVENT_FILE_NCCL,
+    LS_EVENT_FILE_SUMS,
+    LS_EVENT_FILE_PART, /* an object in an event: none of a file's own */
+} ls_event_file;
+
+typedef enum ls_event_kind {
+    LS_KIND_INTEGER,
+    LS_KIND_NUMBER,
+    LS_KIND_TEXT,
+    LS_KIND_BOOL,
+    LS_KIND_LIST,
+    LS_KIND_OBJECT,
+    LS_KIND_MAP,
+    LS_KIND_CALLS,
+    LS_KIND_ANY
+} ls_event_kind;
+
+typedef struct ls_event_row {
+    ls_event_shape event;
+    const char *name;
+    ls_event_member member;
+    ls_event_kind kind;
+    ls_event_shape of;
+} ls_event_row;
+
+typedef struct ls_event_entry {
+    ls_event_file file;
+    const char *word;
+} ls_event_entry;
+
+extern const ls_event_entry ls_event_entries[LS_EVENT_none];
+extern const ls_event_row ls_event_rows[];
+extern const int ls_event_row_count;
+
+/* ---- reading ----------------------------------------------------------------------------------
+ */
+
+/* Lines of events, kept in a store. Members that the table lacks are left out. Running out of
+ * memory ends the program. */
+typedef struct ls_event_store ls_event_store;
+
+ls_event_store *ls_event_store_make(void);
+void ls_event_store_free(ls_event_store *store); /* with all events; NULL does nothing */
+/* The event of that word, "model"; LS_EVENT_none: the table has none. */
+ls_event_shape ls_event_shape_of(ls_event_file file, const char *word);
+/* The event that an object is, kept until the store is freed. */
+const ls_event *ls_event_read(ls_event_store *store, ls_event_shape shape, const cJSON *object);
+/* The same until the next one is read so. */
+const ls_event *ls_event_read_once(ls_event_store *store, ls_event_shape shape,
+                                   const cJSON *object);
+/* A member of an object alone, kept until the store is freed; NULL: it has none of that kind. */
+const ls_event *ls_event_read_member(ls_event_store *store, ls_event_shape shape,
+                                     const cJSON *object, ls_event_member member);
+/* A call of a step. `before`, a call of the store or NULL: what it has is the call's, too, where
+ * the call does not have that member. */
+const ls_event *ls_event_read_call(ls_event_store *store, const ls_event *before,
+                                   const cJSON *call);
+/* The first value of another kind than its member's in what was read since: "has \"training\" of
+ * forward that is not true or false"; "": none. Such a member is left out. */
+const char *ls_event_wrong(const ls_event_store *store);
 
 #endif

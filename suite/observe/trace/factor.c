@@ -98,12 +98,11 @@ static double clip_of(const ls_observe_step *step)
 {
     double by = 1;
     int clips = 0;
-    for (int c = ls_trace_find(step, LS_CALL_CLIP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_CLIP, c + 1)) {
-        double limit = ls_event_number(step->call[c].json, limit, NAN);
-        double norm = ls_event_number(step->call[c].json, norm, NAN);
-        bool is_norm = strcmp(ls_event_text(step->call[c].json, how, ""), "norm") == 0;
-        clips += step->call[c].times;
+    ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+        double limit = ls_event_number(call->json, limit, NAN);
+        double norm = ls_event_number(call->json, norm, NAN);
+        bool is_norm = strcmp(ls_event_text(call->json, how, ""), "norm") == 0;
+        clips += call->times;
         double share = limit / (norm + 1e-6);
         by = !is_norm || clips > 1 || isnan(share) ? NAN : share < 1 ? share : 1;
     }
@@ -127,13 +126,10 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
 {
     const ls_call *last = NULL;
     f->micro = 0;
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        last = &step->call[c];
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        last = call;
     }
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
         double times = fabs(ls_event_number(call->json, loss_times, NAN));
         const char *of = ls_event_text(call->json, loss_of, "");
         f->micro += strcmp(call->at, last->at) == 0 ? call->times : 0;
@@ -161,29 +157,21 @@ static void keep(ls_multiple *m, double now)
     m->value = isfinite(now) ? now : m->value;
 }
 
+/* The last hook of any model, where it is none of torch's that sends means. */
 static const ls_event *own_hook(const ls_observe_rank *rank)
 {
-    static const char *const known[] = {"allreduce_hook", "fp16_compress_hook",
-                                        "bf16_compress_hook", "ALLREDUCE", "FP16_COMPRESS"};
-    const ls_event *hook, *own = NULL;
-    ls_event_each(hook, ls_trace_events(rank, hook)) {
-        own = hook;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            own = strcmp(ls_event_text(hook, name, ""), known[i]) == 0 ? NULL : own;
-        }
-    }
-    return own;
+    const ls_event *hook = ls_trace_last(rank, hook);
+    ls_reduction_hook_kind kind = ls_reduction_kind(hook);
+    return kind == LS_HOOK_NOOP || kind == LS_HOOK_OTHER ? hook : NULL;
 }
 
 /* A collective on one number with a graph, before the step's last backward. */
 static const ls_call *reduced_loss(const ls_observe_step *step)
 {
     const ls_call *found = NULL;
-    for (int c = 0; c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
-        bool one = call->kind == LS_CALL_COLLECTIVE && ls_event_int(call->json, elements, 0) == 1;
-        if (one && ls_event_bool(call->json, graph, false) &&
-            ls_trace_find(step, LS_CALL_BACKWARD, c) >= 0) {
+    ls_trace_each_kind(call, step, LS_CALL_COLLECTIVE) {
+        if (ls_event_int(call->json, elements, 0) == 1 && ls_event_bool(call->json, graph, false) &&
+            ls_trace_find(step, LS_CALL_BACKWARD, (int)(call - step->call)) >= 0) {
             found = call;
         }
     }
@@ -505,11 +493,9 @@ static void follow(const ls_calls *calls, track *t, int optimizer)
 
 ls_carried *ls_factor_read_carried(const ls_samples *samples, int rank)
 {
-    ls_calls calls;
     track track[LS_CALLS_OPTIMIZERS] = {{NULL, NULL, 0, NULL}};
     ls_carried *out = ls_list_make(LS_CALLS_OPTIMIZERS, sizeof *out);
-    ls_calls_start(&calls, &samples->trace->rank[rank]);
-    while (ls_calls_next(&calls) && ls_calls_step(&calls) <= samples->number) {
+    ls_calls_each(calls, &samples->trace->rank[rank]) {
         bool here =
             calls.call->kind == LS_CALL_BACKWARD && ls_calls_step(&calls) == samples->number;
         for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
@@ -519,7 +505,7 @@ ls_carried *ls_factor_read_carried(const ls_samples *samples, int rank)
                 follow(&calls, &track[o], o);
             }
         }
-        if (here) {
+        if (here || ls_calls_step(&calls) > samples->number) {
             break;
         }
     }

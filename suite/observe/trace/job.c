@@ -6,9 +6,10 @@
 #include "kernels/core/text.h"
 #include <strings.h>
 
+enum { SHOWN = 3 };
+
 void ls_job_add_name(ls_job_names *names, const char *name)
 {
-    enum { SHOWN = 3 };
     if (names->count < SHOWN) {
         ls_text_add(names->text, sizeof names->text, "%s%.70s", names->count > 0 ? ", " : "", name);
     }
@@ -17,18 +18,17 @@ void ls_job_add_name(ls_job_names *names, const char *name)
 
 const char *ls_job_names_text(ls_job_names *names)
 {
-    enum { SHOWN = 3 };
     if (names->count > SHOWN && strstr(names->text, " more") == NULL) {
         ls_text_add(names->text, sizeof names->text, " and %d more", names->count - SHOWN);
     }
     return names->text;
 }
 
-static const ls_event *last_of(const ls_event *list, ls_event_member member, int index)
+const ls_event *ls_job_numbered(const ls_event *list, ls_event_member member, int number)
 {
     const ls_event *entry, *found = NULL;
     ls_event_each(entry, list) {
-        if (ls_event_to_int(ls_event_get(entry, member), 0) == index) {
+        if (ls_event_to_int(ls_event_get(entry, member), 0) == number) {
             found = entry;
         }
     }
@@ -37,12 +37,12 @@ static const ls_event *last_of(const ls_event *list, ls_event_member member, int
 
 const ls_event *ls_job_model(const ls_observe_rank *rank, int model)
 {
-    return last_of(ls_trace_events(rank, model), LS_INTEGER(model), model);
+    return ls_job_numbered(ls_trace_events(rank, model), LS_INTEGER(model), model);
 }
 
 const ls_event *ls_job_optimizer(const ls_observe_rank *rank, int optimizer)
 {
-    return last_of(ls_trace_events(rank, optimizer), LS_INTEGER(optimizer), optimizer);
+    return ls_job_numbered(ls_trace_events(rank, optimizer), LS_INTEGER(optimizer), optimizer);
 }
 
 /* A framework's own file, which builds loaders and samplers anew, says nothing of the script. */
@@ -176,8 +176,8 @@ bool ls_job_ended_well(const ls_observe_trace *trace)
 bool ls_job_calls_collectives(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {
-        for (int i = 0; i < trace->rank[k].step_count; i++) {
-            if (ls_trace_find(&trace->rank[k].step[i], LS_CALL_COLLECTIVE, 0) >= 0) {
+        ls_trace_each_step(step, &trace->rank[k]) {
+            if (ls_trace_find(step, LS_CALL_COLLECTIVE, 0) >= 0) {
                 return true;
             }
         }
@@ -200,17 +200,6 @@ const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *
     return NULL;
 }
 
-static bool group_holds(const ls_event *group, const char *name)
-{
-    const ls_event *param;
-    ls_event_each(param, ls_event_list(group, params)) {
-        if (ls_event_is_text(param) && strcmp(param->text, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int after,
                              int *optimizer, int *group)
 {
@@ -222,7 +211,7 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
             continue;
         }
         ls_event_each(entry, ls_event_list(event, groups)) {
-            if (group_holds(entry, name)) {
+            if (ls_event_holds(ls_event_list(entry, params), name)) {
                 return entry;
             }
             ++*group;
@@ -247,11 +236,10 @@ bool ls_job_is_trained(const ls_observe_rank *rank, int model, bool trainable)
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call)
 {
     int count = 0;
-    for (int c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c + 1)) {
-        if (optimizer < 0 || step->call[c].optimizer == optimizer) {
-            count += step->call[c].times;
-            *call = &step->call[c];
+    ls_trace_each_kind(one, step, LS_CALL_OPTIMIZER_STEP) {
+        if (optimizer < 0 || one->optimizer == optimizer) {
+            count += one->times;
+            *call = one;
         }
     }
     return count;
@@ -287,9 +275,9 @@ const char ls_job_members[] =
 
 static bool shares_steps(const ls_observe_rank *rank)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        int c = ls_trace_find(&rank->step[i], LS_CALL_COLLECTIVE, 0);
-        if (c >= 0 && ls_trace_find(&rank->step[i], LS_CALL_OPTIMIZER_STEP, c) >= 0) {
+    ls_trace_each_step(step, rank) {
+        int c = ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
+        if (c >= 0 && ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c) >= 0) {
             return true;
         }
     }

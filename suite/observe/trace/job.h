@@ -14,7 +14,9 @@ typedef struct ls_job_names {
 void ls_job_add_name(ls_job_names *names, const char *name);
 const char *ls_job_names_text(ls_job_names *names);
 
-/* The last event of a model, an optimizer or a scaler; NULL: none. */
+/* The last event of a list whose member is that number; NULL: none. */
+const ls_event *ls_job_numbered(const ls_event *list, ls_event_member member, int number);
+/* The last event of a model or an optimizer; NULL: none. */
 const ls_event *ls_job_model(const ls_observe_rank *rank, int model);
 const ls_event *ls_job_optimizer(const ls_observe_rank *rank, int optimizer);
 int ls_job_models(const ls_observe_rank *rank); /* highest index + 1 */
@@ -76,5 +78,19 @@ const char *ls_job_asked_value(const ls_observe_trace *trace, const char *name, 
 /* A flag, or True or False behind it. */
 bool ls_job_asked_flag(const ls_observe_trace *trace, const char *name, bool fallback);
 bool ls_job_asked_known(const ls_observe_trace *trace); /* the command is */
+
+/* Files that a job saved or loaded, as its events describe them. */
+/* Whether `what` of a save or a load has that part: "model", "optimizer", ... */
+bool ls_saved_has(const ls_event *event, const char *part);
+/* The first load_state_dict of a rank into `what`: "model", "scaler", ...; NULL: none. */
+const ls_event *ls_saved_restored(const ls_observe_rank *rank, const char *what);
+/* Steps done at a save, a load or a restore. */
+int64_t ls_saved_step(const ls_event *event);
+/* Files that the ranks write at the same step are one checkpoint in parts. */
+bool ls_saved_checkpoint_has(const ls_observe_trace *trace, int64_t step, const char *part);
+/* Saves of all ranks with that part. */
+int ls_saved_count(const ls_observe_trace *trace, const char *part);
+/* Whether the events say what files hold; else the verdict is set. */
+bool ls_saved_concerns(const ls_observe_trace *trace, ls_observe_finding *out);
 
 #endif

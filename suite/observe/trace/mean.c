@@ -40,12 +40,9 @@ ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
                                                    : NULL;
         return plan;
     }
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        plan.backwards += step->call[c].times;
-        if (ls_event_bool(step->call[c].json, sync, true)) {
-            plan.reductions += step->call[c].times;
-        }
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        plan.backwards += call->times;
+        plan.reductions += ls_event_bool(call->json, sync, true) ? call->times : 0;
     }
     plan.zeroed = is_between_backwards(step);
     return plan;
@@ -205,9 +202,8 @@ const char *ls_mean_unreduced_place(const ls_samples *samples, int rank, ls_call
 
 const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *otherwise)
 {
-    for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        const char *at = ls_calls_text(&step->call[c], no_sync);
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        const char *at = ls_calls_text(call, no_sync);
         if (at[0] != '\0') {
             return at;
         }
@@ -249,30 +245,26 @@ static void blame_no_wrapper(const ls_samples *samples, const ls_unreduced *u,
         ls_finding_blame(out, u->hand->at,
                          "reduce the gradients of all parameters that the optimizer steps");
     } else if (number != NULL) {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: each rank steps by its own gradient. The script reduces a "
-                         "number before backward, the loss: autograd knows nothing of other ranks");
-        ls_finding_blame(out, number->at,
-                         "reduce the gradients after backward, not the loss before it, or wrap the "
-                         "model in DistributedDataParallel");
+        ls_finding_explain(
+            out, number->at,
+            "not reduced: each rank steps by its own gradient. The script reduces a number before "
+            "backward, the loss: autograd knows nothing of other ranks",
+            "reduce the gradients after backward, not the loss before it, or wrap the model in "
+            "DistributedDataParallel");
     } else {
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: each rank steps by its own gradient; no model "
-                         "is in DistributedDataParallel");
-        ls_finding_blame(out, model_place(samples, u), "wrap the model in DistributedDataParallel");
+        ls_finding_explain(out, model_place(samples, u),
+                           "not reduced: each rank steps by its own gradient; no model is in "
+                           "DistributedDataParallel",
+                           "wrap the model in DistributedDataParallel");
     }
 }
 
 /* Whether a backward of another step of the rank reduces. */
 static bool reduces_elsewhere(const ls_observe_rank *rank)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
-        for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-            if (ls_calls_flag(&step->call[c], sync) == 1) {
-                return true;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        if (walk.call->kind == LS_CALL_BACKWARD && ls_calls_flag(walk.call, sync) == 1) {
+            return true;
         }
     }
     return false;
@@ -305,20 +297,17 @@ static void blame_no_sync(const ls_samples *samples, const ls_unreduced *u, int 
 /* Some tensors of a wrapped model are reduced. */
 static void blame_unknown(const ls_samples *samples, const ls_unreduced *u, ls_observe_finding *out)
 {
-    if (u->frozen == u->wrapped) {
-        ls_verdict_cause(&out->verdict, "not reduced, while other tensors are: these were frozen "
-                                        "when the model was wrapped (requires_grad was false), and "
-                                        "the wrapper reduces what was trainable then");
-        ls_finding_blame(out, model_place(samples, u),
-                         "wrap the model again after parameters are unfrozen, or freeze them after "
-                         "it is wrapped, with find_unused_parameters=True");
-        return;
-    }
-    ls_verdict_cause(&out->verdict, "not reduced, while other tensors are: these were added or "
-                                    "replaced after the model was wrapped, or on its list of "
-                                    "parameters to ignore");
-    ls_finding_blame(out, model_place(samples, u),
-                     "wrap the model after all its parameters are there");
+    bool frozen = u->frozen == u->wrapped;
+    ls_finding_explain(
+        out, model_place(samples, u),
+        frozen ? "not reduced, while other tensors are: these were frozen when the model was "
+                 "wrapped (requires_grad was false), and the wrapper reduces what was trainable "
+                 "then"
+               : "not reduced, while other tensors are: these were added or replaced after the "
+                 "model was wrapped, or on its list of parameters to ignore",
+        frozen ? "wrap the model again after parameters are unfrozen, or freeze them after it is "
+                 "wrapped, with find_unused_parameters=True"
+               : "wrap the model after all its parameters are there");
 }
 
 /* The forwards of the wrapped model in the step, and the first of them. */
@@ -340,14 +329,10 @@ static const ls_call *forward_of(const ls_observe_step *step, int model, int *sy
 /* Where the script calls the module inside the wrapper, in any step; "" where that was not seen. */
 static const char *bypass_of(const ls_observe_rank *rank)
 {
-    for (int i = 0; i < rank->step_count; i++) {
-        const ls_observe_step *step = &rank->step[i];
-        for (int c = ls_trace_find(step, LS_CALL_BACKWARD, 0); c >= 0;
-             c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-            const char *at = ls_calls_text(&step->call[c], bypassed);
-            if (at[0] != '\0') {
-                return at;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const char *at = ls_calls_text(walk.call, bypassed); /* of a backward */
+        if (at[0] != '\0') {
+            return at;
         }
     }
     return "";
@@ -361,11 +346,10 @@ static void blame_forward(const ls_samples *samples, const ls_unreduced *u, ls_o
     const char *backward = ls_mean_unreduced_place(samples, u->rank, LS_CALL_BACKWARD);
     if (first == NULL) {
         const char *inside = bypass_of(&samples->trace->rank[u->rank]);
-        ls_verdict_cause(&out->verdict,
-                         "not reduced: the wrapper is never called in the step, the module inside "
-                         "it (.module) is: DistributedDataParallel knows of no forward");
-        ls_finding_blame(out, inside[0] != '\0' ? inside : backward,
-                         "call the wrapped model, not its .module, for the training forward");
+        ls_finding_explain(out, inside[0] != '\0' ? inside : backward,
+                           "not reduced: the wrapper is never called in the step, the module "
+                           "inside it (.module) is: DistributedDataParallel knows of no forward",
+                           "call the wrapped model, not its .module, for the training forward");
     } else if (synced == 0) {
         ls_verdict_cause(&out->verdict,
                          "not reduced: the forward of this backward runs inside no_sync(), and it "
@@ -375,9 +359,8 @@ static void blame_forward(const ls_samples *samples, const ls_unreduced *u, ls_o
                          "put forward and backward of a micro-step under the same condition, and "
                          "leave no_sync() for both of the last one");
     } else {
-        ls_verdict_cause(&out->verdict, "not reduced: each rank steps by its own gradient");
-        ls_finding_blame(out, first->at,
-                         "call the wrapped model, not its .module, for the training forward");
+        ls_finding_explain(out, first->at, "not reduced: each rank steps by its own gradient",
+                           "call the wrapped model, not its .module, for the training forward");
     }
 }
 
@@ -388,10 +371,9 @@ void ls_mean_unreduced_blame(const ls_samples *samples, const ls_unreduced *u,
     if (!ls_trace_is_ddp(samples->trace)) {
         blame_no_wrapper(samples, u, out);
     } else if (u->wrapped == 0) {
-        ls_verdict_cause(&out->verdict, "not reduced: these parameters are outside "
-                                        "DistributedDataParallel");
-        ls_finding_blame(out, model_place(samples, u),
-                         "make their module a part of the model that is wrapped");
+        ls_finding_explain(out, model_place(samples, u),
+                           "not reduced: these parameters are outside DistributedDataParallel",
+                           "make their module a part of the model that is wrapped");
     } else if (plan.reductions == 0) {
         blame_no_sync(samples, u, plan.backwards, out);
     } else if (u->wrong < u->tensors) {

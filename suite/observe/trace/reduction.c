@@ -1,4 +1,4 @@
-#include "reduction.h"
+#include "mean.h"
 
 #include <string.h>
 
@@ -6,8 +6,7 @@
 #include "calls.h"
 #include "job.h"
 
-ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
-                                         const ls_event **event)
+ls_reduction_hook_kind ls_reduction_kind(const ls_event *hook)
 {
     static const struct {
         const char *name;
@@ -15,21 +14,20 @@ ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
     } known[] = {{"allreduce_hook", LS_HOOK_F32},      {"fp16_compress_hook", LS_HOOK_F16},
                  {"bf16_compress_hook", LS_HOOK_BF16}, {"noop_hook", LS_HOOK_NOOP},
                  {"ALLREDUCE", LS_HOOK_F32},           {"FP16_COMPRESS", LS_HOOK_F16}};
-    ls_reduction_hook_kind kind = LS_HOOK_NONE;
-    const ls_event *hook;
-    ls_event_each(hook, ls_trace_events(rank, hook)) {
-        if (ls_event_int(hook, model, 0) != model) {
-            continue;
-        }
-        kind = LS_HOOK_OTHER;
-        *event = hook;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-            if (strcmp(ls_event_text(hook, name, ""), known[i].name) == 0) {
-                kind = known[i].kind;
-            }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(ls_event_text(hook, name, ""), known[i].name) == 0) {
+            return known[i].kind;
         }
     }
-    return kind;
+    return hook == NULL ? LS_HOOK_NONE : LS_HOOK_OTHER;
+}
+
+ls_reduction_hook_kind ls_reduction_hook(const ls_observe_rank *rank, int model,
+                                         const ls_event **event)
+{
+    const ls_event *hook = ls_job_numbered(ls_trace_events(rank, hook), LS_INTEGER(model), model);
+    *event = hook != NULL ? hook : *event;
+    return ls_reduction_kind(hook);
 }
 
 bool ls_reduction_is_partial(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -65,9 +63,9 @@ bool ls_reduction_hooks_known(const ls_observe_trace *trace, ls_observe_finding 
             return false;
         }
         if (kind == LS_HOOK_NOOP) {
-            ls_verdict_fail(&out->verdict, "the communication hook noop_hook reduces nothing");
-            ls_verdict_cause(&out->verdict, "noop_hook, which is for measuring only");
-            ls_finding_blame(out, ls_event_text(hook, at, ""), "do not register noop_hook");
+            ls_finding_set(out, LS_FAIL, ls_event_text(hook, at, ""),
+                           "noop_hook, which is for measuring only", "do not register noop_hook",
+                           "the communication hook noop_hook reduces nothing");
             return false;
         }
     }
@@ -84,29 +82,18 @@ bool ls_reduction_concerns(const ls_observe_trace *trace, ls_observe_finding *ou
     if (class == NULL) {
         class = ls_job_averages_later(trace);
     }
-    if (class != NULL) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "%s: gradients are not averaged as "
-                       "DistributedDataParallel does",
-                       class);
-        return false;
+    const char *why = class != NULL ? ": gradients are not averaged as DistributedDataParallel does"
+                      : ls_job_trains_members(trace) ? ls_job_members
+                      : ls_by_hand_averages_later(trace)
+                          ? "the script averages parameters after the step, not gradients before it"
+                      : ls_by_hand_divides_model(trace)
+                          ? "the ranks hold other values and send each other tensors before the "
+                            "backward pass ends: parts of one model, whose gradients are their own"
+                          : NULL;
+    if (why != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s%s", class == NULL ? "" : class, why);
     }
-    if (ls_job_trains_members(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
-        return false;
-    }
-    if (ls_by_hand_averages_later(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the script averages parameters after the step, not gradients before it");
-        return false;
-    }
-    if (ls_by_hand_divides_model(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
-                       "the ranks hold other values and send each other tensors before the "
-                       "backward pass ends: parts of one model, whose gradients are their own");
-        return false;
-    }
-    return true;
+    return why == NULL;
 }
 
 bool ls_reduction_is_wrapped(const ls_observe_trace *trace, const ls_observe_tensor *tensor)

@@ -1,4 +1,4 @@
-#include "saved.h"
+#include "job.h"
 
 #include <string.h>
 

@@ -1,20 +1,15 @@
-#include "scaler_lost.h"
+#include "calls.h"
 
 #include <string.h>
 
-#include "calls.h"
+#include "job.h"
+#include "kernels/core/text.h"
 
 /* ---- a scaler that is built in the loop ----------------------------------------------------- */
 
 static const ls_event *scaler_event(const ls_observe_rank *rank, int scaler)
 {
-    const ls_event *event;
-    ls_event_each(event, ls_trace_events(rank, scaler)) {
-        if (ls_event_int(event, scaler, -1) == scaler) {
-            return event;
-        }
-    }
-    return NULL;
+    return ls_job_numbered(ls_trace_events(rank, scaler), LS_INTEGER(scaler), scaler);
 }
 
 static bool was_loaded(const ls_observe_rank *rank, int scaler)
@@ -44,20 +39,18 @@ static int follow(const ls_observe_rank *rank, int changes[LS_CALLS_OPTIMIZERS])
 {
     int last[LS_CALLS_OPTIMIZERS], scaler = -1;
     memset(last, -1, sizeof last);
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            int o = call->optimizer;
-            if (call->kind != LS_CALL_SCALER_STEP || o < 0 || o >= LS_CALLS_OPTIMIZERS) {
-                continue;
-            }
-            if (call->scaler != last[o] && last[o] >= 0) {
-                bool over = takes_over(rank, last[o], call->scaler);
-                changes[o] = over && changes[o] >= 0 ? changes[o] + 1 : -1;
-                scaler = changes[o] > 0 ? call->scaler : scaler;
-            }
-            last[o] = call->scaler;
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        int o = call->optimizer;
+        if (call->kind != LS_CALL_SCALER_STEP || o < 0 || o >= LS_CALLS_OPTIMIZERS) {
+            continue;
         }
+        if (call->scaler != last[o] && last[o] >= 0) {
+            bool over = takes_over(rank, last[o], call->scaler);
+            changes[o] = over && changes[o] >= 0 ? changes[o] + 1 : -1;
+            scaler = changes[o] > 0 ? call->scaler : scaler;
+        }
+        last[o] = call->scaler;
     }
     return scaler;
 }
@@ -72,20 +65,18 @@ void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out
             if (changes[o] <= 0) {
                 continue;
             }
-            ls_verdict_fail(&out->verdict,
-                            "rank %d: optimizer %d is stepped by %d scalers in turn, each built on "
-                            "the same line: the scale begins anew each time",
-                            k, o, changes[o] + 1);
-            ls_verdict_cause(&out->verdict, "the GradScaler is built inside the loop, or in a "
-                                            "function that is called for each epoch");
-            ls_finding_blame(out, ls_event_text(scaler_event(rank, scaler), at, ""),
-                             "build one GradScaler before the loop, where the optimizer is built");
+            ls_finding_set(out, LS_FAIL, ls_event_text(scaler_event(rank, scaler), at, ""),
+                           "the GradScaler is built inside the loop, or in a function that is "
+                           "called for each epoch",
+                           "build one GradScaler before the loop, where the optimizer is built",
+                           "rank %d: optimizer %d is stepped by %d scalers in turn, each built on "
+                           "the same line: the scale begins anew each time",
+                           k, o, changes[o] + 1);
         }
     }
 }
 
-/* ---- steps that are skipped -------------------------------------------------------------------
- */
+/* ---- steps that are skipped ------------------------------------------------------------------ */
 
 /* Attempts of a scaler to step. */
 typedef struct skips {
@@ -97,31 +88,18 @@ typedef struct skips {
 static skips count(const ls_observe_rank *rank, int scaler)
 {
     skips s = {0};
-    for (int i = 0; i < rank->step_count; i++) {
-        for (int c = 0; c < rank->step[i].call_count; c++) {
-            const ls_call *call = &rank->step[i].call[c];
-            if (call->kind == LS_CALL_SCALER_STEP && call->scaler == scaler) {
-                bool took = ls_calls_flag(call, stepped) != 0;
-                s.attempts += call->times;
-                s.after += s.taken > 0 ? call->times : 0;
-                s.lost += s.taken > 0 && !took ? call->times : 0;
-                s.taken += took ? call->times : 0;
-                s.last = call;
-            }
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind == LS_CALL_SCALER_STEP && call->scaler == scaler) {
+            bool took = ls_calls_flag(call, stepped) != 0;
+            s.attempts += call->times;
+            s.after += s.taken > 0 ? call->times : 0;
+            s.lost += s.taken > 0 && !took ? call->times : 0;
+            s.taken += took ? call->times : 0;
+            s.last = call;
         }
     }
     return s;
-}
-
-static const ls_event *event_of(const ls_observe_rank *rank, int scaler)
-{
-    const ls_event *event;
-    ls_event_each(event, ls_trace_events(rank, scaler)) {
-        if (ls_event_int(event, scaler, -1) == scaler) {
-            return event;
-        }
-    }
-    return NULL;
 }
 
 static const ls_tol few_steps =
@@ -140,7 +118,7 @@ void ls_scaler_lost_steps(const ls_observe_trace *trace, ls_observe_finding *out
     const ls_observe_rank *rank = &trace->rank[0];
     for (int scaler = 0; scaler < LS_CALLS_SCALERS; scaler++) {
         skips s = count(rank, scaler);
-        const ls_event *event = event_of(rank, scaler);
+        const ls_event *event = scaler_event(rank, scaler);
         int interval = ls_event_int(event, growth_interval, 2000);
         bool never = s.taken == 0 && s.attempts >= never_steps.value;
         double share = interval <= 2 ? short_share.value : lost_share.value;
@@ -148,21 +126,18 @@ void ls_scaler_lost_steps(const ls_observe_trace *trace, ls_observe_finding *out
             (!never && (s.after < few_steps.value || s.lost <= share * s.after))) {
             continue;
         }
-        ls_verdict_fail(&out->verdict, "%d of %d steps are skipped as overflows, %d of the last %d",
-                        s.attempts - s.taken, s.attempts, s.lost, s.after);
-        if (interval <= 2 && !never) {
-            ls_verdict_cause(&out->verdict,
-                             "growth_interval is %d: the scale grows until it overflows again, at "
-                             "once each time",
-                             interval);
-        } else {
-            ls_verdict_cause(&out->verdict, "gradients overflow at any scale (a loss that is NaN), "
-                                            "or the scale is not lowered enough "
-                                            "(backoff_factor)");
-        }
-        ls_finding_blame(out, interval <= 2 && !never ? ls_event_text(event, at, "") : s.last->at,
-                         interval <= 2 && !never
-                             ? "leave growth_interval at its default, 2000"
-                             : "look for the NaN: print the loss, and the gradients' norm");
+        bool grows = interval <= 2 && !never;
+        LS_TEXT(growth, 120,
+                "growth_interval is %d: the scale grows until it overflows again, at once each "
+                "time",
+                interval);
+        ls_finding_set(out, LS_FAIL, grows ? ls_event_text(event, at, "") : s.last->at,
+                       grows ? growth
+                             : "gradients overflow at any scale (a loss that is NaN), or the scale "
+                               "is not lowered enough (backoff_factor)",
+                       grows ? "leave growth_interval at its default, 2000"
+                             : "look for the NaN: print the loss, and the gradients' norm",
+                       "%d of %d steps are skipped as overflows, %d of the last %d",
+                       s.attempts - s.taken, s.attempts, s.lost, s.after);
     }
 }

@@ -1,11 +1,10 @@
-#include "spans.h"
+#include "calls.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
 #include "job.h"
 #include "kernels/core/text.h"
 
@@ -76,21 +75,20 @@ static void add_call(span *s, const ls_call *call, double *last)
 static void add_steps(const ls_observe_rank *rank, int schedule, span *s)
 {
     double last = NAN;
-    for (int pass = 0; pass < 2; pass++) { /* whose optimizer it is, its calls say */
-        for (int i = 0; i < rank->step_count; i++) {
-            s->samples += pass == 0 ? fmax(0, rank->step[i].step->images) : 0;
-            for (int c = 0; c < rank->step[i].call_count; c++) {
-                const ls_call *call = &rank->step[i].call[c];
-                if (pass == 0 && call->kind == LS_CALL_SCHEDULE &&
-                    ls_event_int(call->json, schedule, -1) == schedule) {
-                    add_call(s, call, &last);
-                } else if (pass == 0 && call->kind == LS_CALL_BACKWARD) {
-                    s->batches += call->times;
-                } else if (pass == 1 && ls_calls_is_attempt(call) &&
-                           call->optimizer == s->optimizer) {
-                    s->steps += call->times;
-                }
-            }
+    ls_trace_each_step(step, rank) {
+        s->samples += fmax(0, step->step->images);
+    }
+    ls_trace_each_call_of(walk, rank) {
+        if (walk.call->kind == LS_CALL_SCHEDULE &&
+            ls_event_int(walk.call->json, schedule, -1) == schedule) {
+            add_call(s, walk.call, &last);
+        } else if (walk.call->kind == LS_CALL_BACKWARD) {
+            s->batches += walk.call->times;
+        }
+    }
+    ls_trace_each_call_of(walk, rank) { /* whose optimizer it is, its calls say */
+        if (ls_calls_is_attempt(walk.call) && walk.call->optimizer == s->optimizer) {
+            s->steps += walk.call->times;
         }
     }
 }
@@ -177,14 +175,13 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
     }
     if (abs(s->length - s->steps) <= most_room.value * s->steps &&
         s->calls < half.value * s->length) {
-        ls_verdict_fail(&out->verdict,
-                        "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
-                        s->length, s->calls, s->steps);
-        ls_verdict_cause(&out->verdict, "a schedule that is made for batches is stepped with "
-                                        "each epoch: the rate goes a small part of its way");
-        ls_finding_blame(out, at,
-                         "step it after each optimizer.step() (Lightning: \"interval\": "
-                         "\"step\"), or make it for as many calls as there are epochs");
+        ls_finding_set(out, LS_FAIL, at,
+                       "a schedule that is made for batches is stepped with each epoch: the rate "
+                       "goes a small part of its way",
+                       "step it after each optimizer.step() (Lightning: \"interval\": "
+                       "\"step\"), or make it for as many calls as there are epochs",
+                       "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
+                       s->length, s->calls, s->steps);
     } else if (why != NULL) {
         ls_verdict_set(&out->verdict, for_each_rank && !beyond ? LS_WEAK : LS_FAIL,
                        "a %s of %d calls has come to %d at the end of the job (%d steps, %d "
@@ -199,13 +196,12 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
                          "make it for as many calls of step() as the job makes: steps of the "
                          "optimizer on one rank, or epochs");
     } else if (beyond && strcmp(s->class, "CosineAnnealingLR") == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+        ls_finding_set(out, LS_WEAK, at, NULL,
+                       "if it is not meant: T_max counts calls of step(), one a batch or one an "
+                       "epoch",
                        "a CosineAnnealingLR with T_max %d was stepped %d times: the rate rises "
                        "again",
                        s->length, s->calls);
-        ls_finding_blame(out, at,
-                         "if it is not meant: T_max counts calls of step(), one a batch or one "
-                         "an epoch");
     }
 }
 
@@ -224,14 +220,13 @@ static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
         factor > (1 + short_of.value) * s->base) {
         return;
     }
-    ls_verdict_fail(
-        &out->verdict,
-        "the highest rate that a LambdaLR gives is %.4g, %.4g times the optimizer's: as "
-        "the square of that, %.4g, is",
-        s->highest, factor, s->base);
-    ls_verdict_cause(&out->verdict, "its function returns a rate, and LambdaLR multiplies the "
-                                    "optimizer's rate by what it returns");
-    ls_finding_blame(out, at, "return a factor (1 at the highest rate), or set lr=1.0");
+    ls_finding_set(out, LS_FAIL, at,
+                   "its function returns a rate, and LambdaLR multiplies the optimizer's rate by "
+                   "what it returns",
+                   "return a factor (1 at the highest rate), or set lr=1.0",
+                   "the highest rate that a LambdaLR gives is %.4g, %.4g times the optimizer's: as "
+                   "the square of that, %.4g, is",
+                   s->highest, factor, s->base);
 }
 
 /* A warm-up that the job ends in. */
@@ -242,24 +237,11 @@ static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out
         strstr(s->class, "Cyclic") != NULL) {
         return;
     }
-    ls_verdict_set(&out->verdict, LS_WEAK,
+    ls_finding_set(out, LS_WEAK, at, "a warm-up that is longer than the job",
+                   "if this is no trial run: make the warm-up a part of the job's steps",
                    "the rate rises in all %d calls of a %s and ends at %.3g, below half of the "
                    "optimizer's %.3g",
                    s->calls, s->class, s->highest, s->base);
-    ls_verdict_cause(&out->verdict, "a warm-up that is longer than the job");
-    ls_finding_blame(out, at,
-                     "if this is no trial run: make the warm-up a part of the job's steps");
-}
-
-static const ls_event *event_of(const ls_observe_rank *rank, int schedule)
-{
-    const ls_event *event;
-    ls_event_each(event, ls_trace_events(rank, schedule)) {
-        if (ls_event_int(event, schedule, -1) == schedule) {
-            return event;
-        }
-    }
-    return NULL;
 }
 
 /* Schedules in sequence, the last of which is as long as the whole job: what comes before it was
@@ -270,8 +252,8 @@ static void judge_sequence(const ls_observe_rank *rank, const ls_event *event, c
     const ls_event *holds = ls_event_list(event, holds), *held, *last = NULL;
     int parts = 0;
     ls_event_each(held, holds) {
-        const ls_event *part =
-            ls_event_is_number(held) ? event_of(rank, ls_event_to_int(held, -1)) : NULL;
+        const ls_event *part = ls_job_numbered(ls_trace_events(rank, schedule),
+                                               LS_INTEGER(schedule), ls_event_to_int(held, -1));
         last = part != NULL ? part : last;
         parts++;
     }
@@ -280,15 +262,15 @@ static void judge_sequence(const ls_observe_rank *rank, const ls_event *event, c
         s->reached < few_calls.value || length != s->reached || s->length <= length) {
         return;
     }
-    ls_verdict_set(&out->verdict, ls_event_bool(event, stops_early, false) ? LS_WEAK : LS_FAIL,
+    ls_finding_set(out, ls_event_bool(event, stops_early, false) ? LS_WEAK : LS_FAIL,
+                   ls_event_text(last, at, ""),
+                   "the last schedule's length is that of the whole training: the calls of the "
+                   "warm-up before it are not taken off",
+                   "T_max = all calls less those of the warm-up",
                    "a SequentialLR of %d calls ends with a %s of %d, and the job makes %d calls: "
                    "it stops %d calls before the rate's end",
                    s->length, ls_event_text(last, class, ""), length, s->reached,
                    s->length - s->reached);
-    ls_verdict_cause(&out->verdict, "the last schedule's length is that of the whole training: the "
-                                    "calls of the warm-up before it are not taken off");
-    ls_finding_blame(out, ls_event_text(last, at, ""),
-                     "T_max = all calls less those of the warm-up");
 }
 
 void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)

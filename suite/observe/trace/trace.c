@@ -120,18 +120,20 @@ bool ls_trace_walk_next(ls_trace_walk *walk)
 
 /* ---- events of a rank ------------------------------------------------------------------------ */
 
+static char *copy_text(const char *text)
+{
+    char *copy = strdup(text);
+    LS_MEMORY(copy != NULL);
+    return copy;
+}
+
 /* The file of a step's samples where it is there, else "". */
 static const char *find_samples(const ls_observe_trace *trace, int rank, int64_t step)
 {
     LS_TEXT(path, PATH_MAX, "%s/%s%s%s/step%06lld.rank%d.safetensors", trace->record.directory,
             trace->attached ? "samples" : "dump", trace->model != NULL ? "/" : "",
             trace->model != NULL ? trace->model : "", (long long)step, rank);
-    if (access(path, R_OK) != 0) {
-        return "";
-    }
-    char *copy = strdup(path);
-    LS_MEMORY(copy != NULL);
-    return copy;
+    return access(path, R_OK) == 0 ? copy_text(path) : "";
 }
 
 /* The calls that a step has, or those members of them that are not an earlier step's. */
@@ -148,6 +150,11 @@ static void read_calls(ls_observe_rank *rank, ls_observe_step *step, const cJSON
         step->call[step->call_count++] =
             before != NULL && event == before->json ? *before : ls_trace_call(event);
     }
+}
+
+static const ls_event *keep(ls_event_store *store, const cJSON *step, ls_event_member member)
+{
+    return ls_event_read_member(store, LS_EVENT_step, step, member);
 }
 
 static ls_status read_step(const ls_observe_trace *trace, int k, const cJSON *value, int line)
@@ -169,9 +176,9 @@ static ls_status read_step(const ls_observe_trace *trace, int k, const cJSON *va
     rank->step[at] = (ls_observe_step){
         .detail = !trace->attached || ls_event_bool(event, detail, false),
         .samples = "",
-        .statistics = ls_event_keep(rank->store, ls_event_object(event, statistics)),
-        .losses = ls_event_keep(rank->store, ls_event_list(event, losses)),
-        .skips = ls_event_keep(rank->store, ls_event_list(event, optimizers_skipped)),
+        .statistics = keep(rank->store, value, LS_TAGGED(OBJECT, statistics)),
+        .losses = keep(rank->store, value, LS_LIST(losses)),
+        .skips = keep(rank->store, value, LS_LIST(optimizers_skipped)),
     };
     if (cJSON_IsArray(calls)) {
         read_calls(rank, &rank->step[at], calls, like);
@@ -248,24 +255,6 @@ static ls_status read_event(void *context, int k, const cJSON *value, int line)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-static char *copy_name(const char *name)
-{
-    char *copy = strdup(name);
-    LS_MEMORY(copy != NULL);
-    return copy;
-}
-
-static bool holds(const ls_event *list, const char *name)
-{
-    const ls_event *entry;
-    ls_event_each(entry, list) {
-        if (ls_event_is_text(entry) && strcmp(entry->text, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void add_parameter(ls_observe_rank *rank, const ls_event *model, const ls_event *param)
 {
     const ls_event *name = ls_event_at(param, 0), *elements = ls_event_at(param, 1);
@@ -278,12 +267,12 @@ static void add_parameter(ls_observe_rank *rank, const ls_event *model, const ls
     int index = ls_event_int(model, model, 0);
     const ls_event *norms = ls_event_list(model, norm_params);
     rank->tensor[rank->tensor_count++] = (ls_observe_tensor){
-        .name = copy_name(name->text),
+        .name = copy_text(name->text),
         .model = index,
         .elements = count,
         .type = ls_event_is_text(type) ? type->text : "",
         .trainable = ls_event_is(ls_event_at(param, 3), LS_TYPE_TRUE),
-        .norm = holds(norms, name->text),
+        .norm = ls_event_holds(norms, name->text),
     };
 }
 
@@ -348,13 +337,77 @@ static void read_parameters_of_dump(ls_observe_rank *rank)
         const ls_dumpfile_entry *entry = ls_dumpfile_at(file, i);
         if (strncmp(entry->name, prefix, sizeof prefix - 1) == 0) {
             rank->tensor[rank->tensor_count++] =
-                (ls_observe_tensor){.name = copy_name(entry->name + sizeof prefix - 1),
+                (ls_observe_tensor){.name = copy_text(entry->name + sizeof prefix - 1),
                                     .elements = entry->count,
                                     .type = type_word(entry->dtype),
                                     .trainable = true};
         }
     }
     ls_dumpfile_close(file);
+}
+
+/* ---- the open step (events.md) --------------------------------------------------------------- */
+
+/* The last step that was closed; 0: none. */
+static int64_t last_of(const ls_observe_rank *rank)
+{
+    return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
+}
+
+static const ls_event *known_call(const ls_observe_rank *rank, int number)
+{
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, call)) {
+        if (ls_event_int(event, number, 0) == number) {
+            return event;
+        }
+    }
+    return NULL;
+}
+
+/* The calls that `numbers` names, hexadecimal and separated by spaces. */
+static void add_calls(ls_observe_rank *rank, const char *numbers)
+{
+    ls_observe_step *step = rank->open;
+    int capacity = 0;
+    for (char *end; *numbers != '\0'; numbers = *end == ' ' ? end + 1 : end) {
+        const ls_event *event = known_call(rank, (int)strtol(numbers, &end, 16));
+        if (end == numbers) {
+            break;
+        }
+        if (event != NULL) {
+            step->call = ls_list_grow(step->call, step->call_count, &capacity, sizeof *step->call);
+            step->call[step->call_count++] = ls_trace_call(event);
+        }
+    }
+}
+
+static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers)
+{
+    ls_record_step *step = ls_list_make(1, sizeof *step);
+    *step = (ls_record_step){.step = number, .loss = NAN, .loss_scale = NAN, .lr = NAN};
+    rank->open = ls_list_make(1, sizeof *rank->open);
+    rank->open->step = step;
+    rank->open->samples = "";
+    add_calls(rank, numbers);
+}
+
+/* Reads open.rank<k> into rank->open; leaves it NULL where there is none, or where the step was
+ * closed after all. */
+static void read_open_step(const char *directory, int k, ls_observe_rank *rank)
+{
+    LS_TEXT(path, PATH_MAX, "%s/open.rank%d", directory, k);
+    ls_file_source source;
+    char *text = NULL, *rest = NULL;
+    size_t bytes = 0;
+    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &source, &text, &bytes) != LS_OK) {
+        return;
+    }
+    long long number = strtoll(text, &rest, 10);
+    if (*rest == '\n' && number > last_of(rank)) {
+        make_open(rank, number, rest + 1);
+    }
+    free(text);
 }
 
 /* ---- a job ----------------------------------------------------------------------------------- */
@@ -394,7 +447,7 @@ static void finish_rank(ls_observe_trace *trace, int k)
         step->detail = step->samples[0] != '\0';
     }
     read_parameters(rank);
-    ls_trace_open_step_read(trace->record.directory, k, rank);
+    read_open_step(trace->record.directory, k, rank);
     if (!trace->attached) {
         read_parameters_of_dump(rank);
     }
@@ -448,7 +501,7 @@ static ls_status load_parts(ls_observe_trace *trace)
         if (trace->part == NULL) {
             trace->part = ls_list_make(MOST, sizeof(ls_observe_trace *));
         }
-        char *name = copy_name(entry->d_name);
+        char *name = copy_text(entry->d_name);
         ls_status status = load(trace->record.directory, name, &trace->part[trace->part_count]);
         if (status != LS_OK) {
             free(name);
@@ -489,7 +542,11 @@ static void free_rank(ls_observe_rank *rank)
     for (int i = 0; i < rank->tensor_count; i++) {
         free((char *)rank->tensor[i].name);
     }
-    ls_trace_open_step_free(rank);
+    if (rank->open != NULL) {
+        free(rank->open->call);
+        free((ls_record_step *)rank->open->step);
+        free(rank->open);
+    }
     ls_event_store_free(rank->store);
     free(rank->step);
     free(rank->tensor);
@@ -555,10 +612,9 @@ bool ls_trace_is_scaled(const ls_observe_trace *trace)
 
 static bool has_mixed_forward(const ls_observe_step *step)
 {
-    for (int c = ls_trace_find(step, LS_CALL_FORWARD, 0); c >= 0;
-         c = ls_trace_find(step, LS_CALL_FORWARD, c + 1)) {
-        const ls_event *call = step->call[c].json;
-        if (ls_event_bool(call, training, false) && ls_event_text(call, autocast, NULL) != NULL) {
+    ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+        if (ls_event_bool(call->json, training, false) &&
+            ls_event_text(call->json, autocast, NULL) != NULL) {
             return true;
         }
     }
@@ -602,75 +658,6 @@ const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number
 {
     int64_t index = number - rank->first; /* numbered without a gap */
     return index >= 0 && index < rank->step_count ? &rank->step[index] : NULL;
-}
-
-/* The last step that was closed; 0: none. */
-static int64_t last_of(const ls_observe_rank *rank)
-{
-    return rank->step_count > 0 ? rank->step[rank->step_count - 1].step->step : 0;
-}
-
-static const ls_event *known_call(const ls_observe_rank *rank, int number)
-{
-    const ls_event *event;
-    ls_event_each(event, ls_trace_events(rank, call)) {
-        if (ls_event_int(event, number, 0) == number) {
-            return event;
-        }
-    }
-    return NULL;
-}
-
-/* The calls that `numbers` names, hexadecimal and separated by spaces. */
-static void add_calls(ls_observe_rank *rank, const char *numbers)
-{
-    ls_observe_step *step = rank->open;
-    int capacity = 0;
-    for (char *end; *numbers != '\0'; numbers = *end == ' ' ? end + 1 : end) {
-        const ls_event *event = known_call(rank, (int)strtol(numbers, &end, 16));
-        if (end == numbers) {
-            break;
-        }
-        if (event != NULL) {
-            step->call = ls_list_grow(step->call, step->call_count, &capacity, sizeof *step->call);
-            step->call[step->call_count++] = ls_trace_call(event);
-        }
-    }
-}
-
-static void make_open(ls_observe_rank *rank, int64_t number, const char *numbers)
-{
-    ls_record_step *step = ls_list_make(1, sizeof *step);
-    *step = (ls_record_step){.step = number, .loss = NAN, .loss_scale = NAN, .lr = NAN};
-    rank->open = ls_list_make(1, sizeof *rank->open);
-    rank->open->step = step;
-    rank->open->samples = "";
-    add_calls(rank, numbers);
-}
-
-void ls_trace_open_step_read(const char *directory, int k, ls_observe_rank *rank)
-{
-    LS_TEXT(path, PATH_MAX, "%s/open.rank%d", directory, k);
-    ls_file_source source;
-    char *text = NULL, *rest = NULL;
-    size_t bytes = 0;
-    if (ls_file_load(path, LS_FILE_TEXT_BYTES, &source, &text, &bytes) != LS_OK) {
-        return;
-    }
-    long long number = strtoll(text, &rest, 10);
-    if (*rest == '\n' && number > last_of(rank)) {
-        make_open(rank, number, rest + 1);
-    }
-    free(text);
-}
-
-void ls_trace_open_step_free(ls_observe_rank *rank)
-{
-    if (rank->open != NULL) {
-        free(rank->open->call);
-        free((ls_record_step *)rank->open->step);
-        free(rank->open);
-    }
 }
 
 const ls_observe_step *ls_trace_open_step_of(const ls_observe_rank *rank, int64_t number)

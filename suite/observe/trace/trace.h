@@ -9,7 +9,7 @@
 
 #include "harness/run/record.h"
 #include "reference/oracle/dumpfile.h"
-#include "event_read.h"
+#include "event.h"
 #include "finding.h"
 
 typedef enum ls_call_kind {
@@ -144,13 +144,6 @@ const ls_observe_step *ls_trace_step(const ls_observe_rank *rank, int64_t number
 
 /* The digest of a step's tensors of that kind, or NULL; of NULL, too. */
 const char *ls_trace_digest(const ls_observe_step *step, ls_record_digest which);
-
-/* What a rank was doing when its process ended: the calls of the step that it did not close
- * (events.md, "The open step"). */
-/* Reads open.rank<k> into rank->open; leaves it NULL where there is none, or where the step was
- * closed after all. */
-void ls_trace_open_step_read(const char *directory, int k, ls_observe_rank *rank);
-void ls_trace_open_step_free(ls_observe_rank *rank);
 /* The step of that number, closed or open, or NULL. */
 const ls_observe_step *ls_trace_open_step_of(const ls_observe_rank *rank, int64_t number);
 

@@ -8,7 +8,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/commands/commands.h"
-#include "suite/observe/trace/event_read.h"
+#include "suite/observe/trace/event.h"
 
 static const char job_json[] =
     "{\"schema\":2,\"id\":\"observed\",\"command\":[\"python3\",\"train.py\"],\"environment\":{},"
@@ -23,46 +23,17 @@ static ls_status add_event(void *events, const cJSON *event, int line)
 
 /* ---- an event of each row of events.def ------------------------------------------------------ */
 
-typedef enum kind { INTEGER, NUMBER, TEXT, BOOL, LIST, OBJECT, MAP, CALLS, ANY } kind;
-
-static const struct {
-    ls_event_file file;
-    const char *word;
-} events[] = {
-#define LS_EVENT(event, file, word, sentence) {LS_EVENT_FILE_##file, word},
-#define LS_MEMBER(event, member, kind, of, unit, since, sentence)
-#define LS_AGAIN LS_MEMBER
-#include "suite/observe/events.def"
-#undef LS_EVENT
-#undef LS_MEMBER
-};
-
-static const struct {
-    ls_event_shape event;
-    const char *name;
-    kind kind;
-    ls_event_shape of;
-} rows[] = {
-#define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, since, sentence) \
-    {LS_EVENT_##event, #member, kind, LS_EVENT_##of},
-#include "suite/observe/events.def"
-#undef LS_EVENT
-#undef LS_MEMBER
-#undef LS_AGAIN
-};
-
 static cJSON *make_object(ls_event_shape event);
 
 static cJSON *make_list(ls_event_shape of)
 {
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < LS_EVENT_none; i++) {
-        bool call = of == LS_EVENT_any_call && events[i].file == LS_EVENT_FILE_CALL;
+        bool call = of == LS_EVENT_any_call && ls_event_entries[i].file == LS_EVENT_FILE_CALL;
         if (call || i == (int)of) {
             cJSON *item = make_object((ls_event_shape)i);
             if (call) {
-                cJSON_AddStringToObject(item, "call", events[i].word);
+                cJSON_AddStringToObject(item, "call", ls_event_entries[i].word);
             }
             cJSON_AddItemToArray(list, item);
         }
@@ -74,25 +45,25 @@ static cJSON *make_list(ls_event_shape of)
     return list;
 }
 
-static cJSON *make_member(kind kind, ls_event_shape of)
+static cJSON *make_member(const ls_event_row *row)
 {
-    switch (kind) {
-    case INTEGER:
+    switch (row->kind) {
+    case LS_KIND_INTEGER:
         return cJSON_CreateNumber(1);
-    case NUMBER:
+    case LS_KIND_NUMBER:
         return cJSON_CreateNumber(0.5);
-    case BOOL:
+    case LS_KIND_BOOL:
         return cJSON_CreateBool(true);
-    case LIST:
-        return make_list(of);
-    case OBJECT:
-        return make_object(of);
-    case MAP:
+    case LS_KIND_LIST:
+        return make_list(row->of);
+    case LS_KIND_OBJECT:
+        return make_object(row->of);
+    case LS_KIND_MAP:
         return cJSON_CreateObject();
-    case CALLS:
+    case LS_KIND_CALLS:
         return cJSON_CreateArray();
-    case TEXT:
-    case ANY:
+    case LS_KIND_TEXT:
+    case LS_KIND_ANY:
         break;
     }
     return cJSON_CreateString("train.py:4");
@@ -101,9 +72,10 @@ static cJSON *make_member(kind kind, ls_event_shape of)
 static cJSON *make_object(ls_event_shape event)
 {
     cJSON *object = cJSON_CreateObject();
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].event == event) {
-            cJSON_AddItemToObject(object, rows[i].name, make_member(rows[i].kind, rows[i].of));
+    for (int i = 0; i < ls_event_row_count; i++) {
+        const ls_event_row *row = &ls_event_rows[i];
+        if (row->event == event) {
+            cJSON_AddItemToObject(object, row->name, make_member(row));
         }
     }
     return object;
@@ -114,9 +86,9 @@ static void add_rows(cJSON *list)
 {
     for (int i = 0; i < LS_EVENT_none; i++) {
         bool recorded = i == LS_EVENT_start || i == LS_EVENT_step || i == LS_EVENT_end;
-        if (events[i].file == LS_EVENT_FILE_RANK && !recorded) {
+        if (ls_event_entries[i].file == LS_EVENT_FILE_RANK && !recorded) {
             cJSON *object = make_object((ls_event_shape)i);
-            cJSON_AddStringToObject(object, "event", events[i].word);
+            cJSON_AddStringToObject(object, "event", ls_event_entries[i].word);
             cJSON_InsertItemInArray(list, cJSON_GetArraySize(list) - 1, object);
         }
     }

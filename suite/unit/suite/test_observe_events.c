@@ -1,4 +1,4 @@
-/* Events read by their table, and calls that share their members. */
+/* Events read by their table, and calls that have what an earlier one has. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
-#include "suite/observe/trace/event_read.h"
+#include "suite/observe/trace/event.h"
 #include "suite/unit/run_suite.h"
 
 static const ls_event *read_text(ls_event_store *store, ls_event_shape shape, const char *text)
@@ -108,23 +108,6 @@ TEST(calls_are_kept_as_they_are)
     ls_event_store_free(store);
 }
 
-TEST(equal_members_are_kept_once)
-{
-    ls_event_store *store = ls_event_store_make();
-    const char *const plain = "{\"call\":\"backward\",\"at\":\"train.py:9\",\"sync\":true}";
-    const char *const turned = "{\"sync\":true,\"at\":\"train.py:9\",\"call\":\"backward\"}";
-    ck_assert_ptr_eq(add(store, plain), add(store, turned));
-    const ls_event *a =
-        add(store, "{\"call\":\"forward\",\"input\":\"00000000000000aa\",\"sync\":true}");
-    const ls_event *b =
-        add(store, "{\"call\":\"forward\",\"input\":\"00000000000000bb\",\"sync\":true}");
-    ck_assert_ptr_ne(a, b);
-    ck_assert_ptr_eq(ls_event_member(a, sync), ls_event_member(b, sync));
-    ck_assert_str_eq(ls_event_text(a, input, ""), "00000000000000aa");
-    ck_assert_str_eq(ls_event_text(b, input, ""), "00000000000000bb");
-    ls_event_store_free(store);
-}
-
 TEST(a_call_has_what_the_one_before_has)
 {
     ls_event_store *store = ls_event_store_make();
@@ -139,45 +122,6 @@ TEST(a_call_has_what_the_one_before_has)
                "{\"call\":\"clip\",\"norm\":7e9,\"at\":\"a.py:3\",\"models\":[0,1],\"group\":1,"
                "\"limit\":2}");
     assert_has(first, text);
-    ls_event_store_free(store);
-}
-
-/* Enough calls that some meet in a place of the table: they differ in which members there are, in
- * the length of a list, in numbers or in a text. */
-static void write_call(int kind, int number, char *text, size_t bytes)
-{
-    ls_text_put(text, bytes, "{\"call\":\"optimizer_step\",\"optimizer\":%d", kind == 2 ? 0 : 1);
-    if (kind == 0) {
-        ls_text_add(text, bytes, ",\"scaled\":%d,\"times\":%d", number % 64, number / 64);
-    } else if (kind == 1) {
-        ls_text_add(text, bytes, ",\"at\":\"train.py:%d\"", number);
-    } else {
-        ls_text_add(text, bytes, ",\"lr\":[1");
-        for (int bit = 0; bit < 12; bit++) {
-            ls_text_add(text, bytes, (number >> bit & 1) != 0 ? ",%d" : "", bit);
-        }
-        ls_text_add(text, bytes, "]");
-    }
-    ls_text_add(text, bytes, "}");
-}
-
-LOOP_TEST(many_unlike_calls_are_found_again, 3)
-{
-    enum { COUNT = 4096 };
-    ls_event_store *store = ls_event_store_make();
-    const ls_event **first = ls_list_make(COUNT, sizeof(const ls_event *));
-    for (int i = 0; i < 2 * COUNT; i++) {
-        char text[400];
-        write_call(_i, i % COUNT, text, sizeof text);
-        const ls_event *out = add(store, text);
-        if (i < COUNT) {
-            assert_has(out, text);
-            first[i] = out;
-        } else {
-            ck_assert_ptr_eq(first[i - COUNT], out);
-        }
-    }
-    free(first);
     ls_event_store_free(store);
 }
 
