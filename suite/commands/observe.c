@@ -147,9 +147,8 @@ static ls_status make_folder(observe *o)
     } else {
         LS_TRY(ls_command_run_folder("results/runs", "observe", o->directory, sizeof o->directory));
     }
-    static const char *const folders[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
+        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, ls_observe_run_jobs[i]);
         LS_TRY(ls_path_make_chosen(path, LS_COMMAND_OUT_HINT));
     }
     return LS_OK;
@@ -291,10 +290,11 @@ static ls_words make_environment(const observe *o)
     return words;
 }
 
-static void print_in_front(const char *name, const char *path)
+/* `behind`: whether what the variable has already goes on behind it. */
+static void print_export(const char *name, const char *value, bool behind)
 {
-    char *quoted = ls_words_quoted(path);
-    printf("export %s=%s${%s:+:$%s}\n", name, quoted, name, name);
+    char *quoted = ls_words_quoted(value);
+    printf(behind ? "export %s=%s${%s:+:$%s}\n" : "export %s=%s\n", name, quoted, name, name);
     free(quoted);
 }
 
@@ -302,19 +302,15 @@ static void print_in_front(const char *name, const char *path)
 static void print_settings(const observe *o)
 {
     for (int i = 0; i < o->setting.count; i++) {
-        const char *value = strchr(o->setting.word[i], '=') + 1;
-        char *quoted = ls_words_quoted(value);
-        printf("export %.*s%s\n", (int)(value - o->setting.word[i]), o->setting.word[i], quoted);
-        free(quoted);
+        LS_TEXT(name, 40, "%.*s", (int)strcspn(o->setting.word[i], "="), o->setting.word[i]);
+        print_export(name, o->setting.word[i] + strlen(name) + 1, false);
     }
-    print_in_front("PYTHONPATH", o->attach);
+    print_export("PYTHONPATH", o->attach, true);
     if (o->interposer[0] != '\0') {
-        print_in_front("LD_PRELOAD", o->interposer);
+        print_export("LD_PRELOAD", o->interposer, true);
     }
     if (o->profiler[0] != '\0' && getenv("NCCL_PROFILER_PLUGIN") == NULL) {
-        char *profiler = ls_words_quoted(o->profiler);
-        printf("export NCCL_PROFILER_PLUGIN=%s\n", profiler);
-        free(profiler);
+        print_export("NCCL_PROFILER_PLUGIN", o->profiler, false);
     }
     ls_words directory = {0, 0, NULL};
     ls_words_add(&directory, "%s", o->directory);
@@ -340,13 +336,12 @@ static int find_command(const char *program)
 /* Samples are large, and say nothing more where no rule failed. Empty folders go. */
 static void clean_up(const observe *o, const ls_observe_headline *headline)
 {
-    static const char *const folders[] = {"observed", "subject"};
     LS_TEXT(path, 700, "%s/jobs/observed/samples", o->directory);
     if (!o->keep && headline->failed + headline->hints + headline->unreadable == 0) {
         ls_path_remove_tree(path);
     }
     for (int i = 0; i < 2; i++) {
-        ls_text_put(path, sizeof path, "%s/jobs/%s", o->directory, folders[i]);
+        ls_text_put(path, sizeof path, "%s/jobs/%s", o->directory, ls_observe_run_jobs[i]);
         (void)rmdir(path);
     }
 }
@@ -372,9 +367,8 @@ static void note_end(const observe *o, const ls_proc *job, const char *cause, bo
 static int finish(const observe *o, const ls_proc *job, const char *cause, bool late)
 {
     ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
-    static const char *const folders[] = {"observed", "subject"};
     for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, folders[i]);
+        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, ls_observe_run_jobs[i]);
         if (i == 0 || count_entries(path) > 0) {
             LS_TRY(ls_observe_run_record(path, o->command[0], job));
         }

@@ -81,6 +81,7 @@ ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 void ls_observe_report_rules(FILE *to);
 
 /* observe_run.c: a job's folder. */
+extern const char *const ls_observe_run_jobs[2]; /* the folders in jobs/, as above */
 /* Whether the folder holds events of the attach module. */
 bool ls_observe_run_is_job(const char *directory);
 /* What a rank of a running job was doing last: "in step 7 after forward at train.py:31". */

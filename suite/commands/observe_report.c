@@ -48,11 +48,6 @@ static ls_status read_report(const char *directory, ls_observe_report *out)
     return LS_OK;
 }
 
-static ls_verdict_code code_of(const cJSON *verdict)
-{
-    return ls_verdict_code_in(verdict);
-}
-
 /* ---- sentences that all forms share ---------------------------------------------------------- */
 
 /* "1.2 million", "340" */
@@ -63,6 +58,14 @@ static const char *format_count(double count, char text[32])
     } else {
         snprintf(text, 32, "%.0f", count);
     }
+    return text;
+}
+
+/* ", train.py:9"; "" where the entry has no place. */
+static const char *format_place(const cJSON *entry, char text[TEXT_BYTES])
+{
+    const char *at = ls_json_string(entry, "at", "");
+    ls_text_put(text, TEXT_BYTES, "%s%s", at[0] == '\0' ? "" : ", ", at);
     return text;
 }
 
@@ -138,7 +141,7 @@ static cJSON *list_seen(const ls_observe_report *report)
     cJSON *list = cJSON_CreateArray();
     LS_MEMORY(list != NULL);
     const cJSON *seen = report->seen, *entry;
-    char text[TEXT_BYTES], count[32];
+    char text[TEXT_BYTES], place[TEXT_BYTES], count[32];
     int world = ls_json_int(seen, "world", 0), with = ls_json_int(seen, "ranks_with_events", 0);
     int most = ls_json_int(seen, "steps", 0), least = ls_json_int(seen, "steps_least", 0);
     if (world == 1) {
@@ -162,21 +165,19 @@ static cJSON *list_seen(const ls_observe_report *report)
     }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "models"))
     {
-        const char *at = ls_json_string(entry, "at", "");
         bool ddp = strcmp(ls_json_string(entry, "kind", ""), "ddp") == 0;
-        ls_text_put(text, sizeof text, "model %s%s%s%s: %s parameters in %d tensors",
+        ls_text_put(text, sizeof text, "model %s%s%s: %s parameters in %d tensors",
                     ls_json_string(entry, "name", "?"), ddp ? " in DistributedDataParallel" : "",
-                    at[0] == '\0' ? "" : ", ", at,
+                    format_place(entry, place),
                     format_count(ls_json_number(entry, "elements", 0), count),
                     ls_json_int(entry, "tensors", 0));
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "optimizers"))
     {
-        const char *at = ls_json_string(entry, "at", "");
         int groups = ls_json_int(entry, "groups", 0);
-        ls_text_put(text, sizeof text, "optimizer %s%s%s: %d parameter %s",
-                    ls_json_string(entry, "class", "?"), at[0] == '\0' ? "" : ", ", at, groups,
+        ls_text_put(text, sizeof text, "optimizer %s%s: %d parameter %s",
+                    ls_json_string(entry, "class", "?"), format_place(entry, place), groups,
                     groups == 1 ? "group" : "groups");
         if (ls_json_string(entry, "rule", "")[0] == '\0') {
             ls_text_add(text, sizeof text, "; its rule is not known, its steps are not recomputed");
@@ -185,8 +186,7 @@ static cJSON *list_seen(const ls_observe_report *report)
     }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "scalers"))
     {
-        const char *at = ls_json_string(entry, "at", "");
-        ls_text_put(text, sizeof text, "scaler%s%s: ", at[0] == '\0' ? "" : ", ", at);
+        ls_text_put(text, sizeof text, "scaler%s: ", format_place(entry, place));
         ls_text_add(text, sizeof text,
                     ls_json_bool(entry, "enabled", false) ? "initial scale %.0f" : "not enabled",
                     ls_json_number(entry, "init_scale", NAN));
@@ -195,18 +195,25 @@ static cJSON *list_seen(const ls_observe_report *report)
     return list;
 }
 
-/* What a verdict is for a reader; SKIP: none of them. */
-typedef enum part { PASSED, NOT_SHOWN, FAILED, HINTED, PARTS } part;
+/* What a verdict is for a reader. */
+typedef enum part { PASSED, NOT_SHOWN, FAILED, HINTED, SKIPPED } part;
 
 static part part_of(const cJSON *verdict)
 {
-    ls_verdict_code code = code_of(verdict);
+    ls_verdict_code code = ls_verdict_code_in(verdict);
     bool hint = strcmp(ls_json_string(verdict, "tier", "law"), "hint") == 0;
-    return code == LS_SKIP                             ? PARTS
+    return code == LS_SKIP                             ? SKIPPED
            : ls_verdict_good(code)                     ? PASSED
            : code == LS_WEAK || code == LS_UNSUPPORTED ? NOT_SHOWN
            : hint                                      ? HINTED
                                                        : FAILED;
+}
+
+/* The rule's id. */
+static const char *id_of(const cJSON *verdict)
+{
+    const char *id = ls_json_string(verdict, "case", "?");
+    return id + (strncmp(id, "observe.", 8) == 0 ? 8 : 0);
 }
 
 /* --hints off */
@@ -231,8 +238,8 @@ static void describe_verdict(const cJSON *verdict, int number, bool place, char 
                 : ls_json_bool(verdict, "decides", true) ? "not ok"
                                                          : "not shown",
                 number, ls_json_string(verdict, "case", "?"),
-                of == HINTED ? "" : ls_verdict_name(code_of(verdict)), of == HINTED ? "" : " ",
-                ls_json_string(verdict, place ? "where" : "evidence", ""));
+                of == HINTED ? "" : ls_verdict_name(ls_verdict_code_in(verdict)),
+                of == HINTED ? "" : " ", ls_json_string(verdict, place ? "where" : "evidence", ""));
 }
 
 static const char *const detail[][2] = {{"cause:  ", "cause"},
@@ -266,20 +273,6 @@ static int count_lines(const char *text)
     return lines;
 }
 
-/* The lines that print_verdict takes. */
-static int lines_of(const cJSON *verdict, int number)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    LS_MEMORY(to != NULL);
-    print_verdict(verdict, number, to);
-    fclose(to);
-    int lines = count_lines(text);
-    free(text);
-    return lines;
-}
-
 static int count_part(const ls_observe_report *report, part which)
 {
     int count = 0;
@@ -307,21 +300,28 @@ static int print_part(const ls_observe_report *report, part which, bool first, i
         if (!is_in(report, verdict, which)) {
             continue;
         }
-        int lines = lines_of(verdict, number);
-        bool whole = (first && used == 1) || used + lines + (rest > 1) <= left;
-        if (!whole && rest > 1 && used + 2 > left) {
+        char *all = NULL;
+        size_t bytes = 0;
+        FILE *lines = open_memstream(&all, &bytes);
+        LS_MEMORY(lines != NULL);
+        print_verdict(verdict, number, lines);
+        fclose(lines);
+        bool whole = (first && used == 1) || used + count_lines(all) + (rest > 1) <= left;
+        bool stops = !whole && rest > 1 && used + 2 > left;
+        if (stops) {
             fprintf(to, "... and %d more: --verbose, or the report\n", rest);
-            used++;
-            break;
-        }
-        if (whole) {
-            print_verdict(verdict, number, to);
+        } else if (whole) {
+            fputs(all, to);
         } else {
             describe_verdict(verdict, number, true, text);
             fprintf(to, "%.80s\n", text);
         }
-        used += whole ? lines : 1;
+        used += whole ? count_lines(all) : 1;
         rest--;
+        free(all);
+        if (stops) {
+            break;
+        }
     }
     fputc('\n', to);
     return used;
@@ -333,11 +333,9 @@ static void print_skipped(const ls_observe_report *report, FILE *to)
     const cJSON *verdict;
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
-        if (code_of(verdict) == LS_SKIP) {
-            const char *id = ls_json_string(verdict, "case", "?");
-            id += strncmp(id, "observe.", 8) == 0 ? 8 : 0;
+        if (part_of(verdict) == SKIPPED) {
             ls_text_add(text, sizeof text, "%s%s",
-                        text[0] == '\0' ? "does not apply to this job: " : ", ", id);
+                        text[0] == '\0' ? "does not apply to this job: " : ", ", id_of(verdict));
         }
     }
     if (text[0] != '\0') {
@@ -350,15 +348,9 @@ static void print_skipped(const ls_observe_report *report, FILE *to)
 static void describe_counts(const ls_observe_report *report, char *text, size_t bytes)
 {
     int rules = cJSON_GetArraySize(report->verdicts), hints = count_part(report, HINTED);
-    int passed = count_part(report, PASSED), failed = count_part(report, FAILED);
-    int open = count_part(report, NOT_SHOWN), skipped = 0;
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
-        skipped += part_of(verdict) == PARTS;
-    }
-    ls_text_put(text, bytes, "%d rules passed, %d failed, %d not shown, %d do not apply", passed,
-                failed, open, skipped);
+    ls_text_put(text, bytes, "%d rules passed, %d failed, %d not shown, %d do not apply",
+                count_part(report, PASSED), count_part(report, FAILED),
+                count_part(report, NOT_SHOWN), count_part(report, SKIPPED));
     if (hints > 0 || rules == 0) {
         ls_text_add(text, bytes, "; %d %s", hints, hints == 1 ? "hint" : "hints");
     }
@@ -554,13 +546,12 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
                               : "rule|tier|verdict|what holds|evidence");
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
-        const char *id = ls_json_string(verdict, "case", "?");
         if (part_of(verdict) == HINTED && !shows_hints(report)) {
             continue;
         }
-        ls_page_cell(&table, "%s", id + (strncmp(id, "observe.", 8) == 0 ? 8 : 0));
+        ls_page_cell(&table, "%s", id_of(verdict));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "tier", "law"));
-        ls_page_cell(&table, "%s", ls_verdict_name(code_of(verdict)));
+        ls_page_cell(&table, "%s", ls_verdict_name(ls_verdict_code_in(verdict)));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "rule", ""));
         ls_page_cell(&table, "%s", ls_json_string(verdict, "evidence", ""));
         if (blames) {
@@ -571,12 +562,26 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
     ls_page_table_close(&table);
 }
 
+typedef struct figure {
+    const char *title, *name;
+    bool share; /* in % */
+} figure;
+
+static void write_figures(const ls_report_page_form *form, FILE *to, const char *head,
+                          const cJSON *values, const figure *row, size_t rows)
+{
+    ls_page_table table;
+    ls_page_table_open(&table, form, to, head);
+    for (size_t i = 0; i < rows; i++) {
+        ls_page_cell(&table, "%s", row[i].title);
+        ls_page_number(&table, (row[i].share ? 100 : 1) * ls_json_number(values, row[i].name, NAN));
+    }
+    ls_page_table_close(&table);
+}
+
 static void write_speed(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
-    static const struct {
-        const char *title, *name;
-        bool share;
-    } rows[] = {
+    static const figure rows[] = {
         {"samples/s, all ranks", "samples_per_s", false},
         {"step ms, median", "step_ms_p50", false},
         {"step ms, 90th percentile", "step_ms_p90", false},
@@ -601,25 +606,17 @@ static void write_speed(const ls_observe_report *report, const ls_report_page_fo
                     ls_json_int(speed, "slowest_rank", 0));
     }
     form->paragraph(to, text);
-    if (speed == NULL) {
-        return;
+    if (speed != NULL) {
+        write_figures(form, to, "figure|value>", speed, rows, sizeof rows / sizeof *rows);
     }
-    ls_page_table table;
-    ls_page_table_open(&table, form, to, "figure|value>");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        double value = ls_json_number(speed, rows[i].name, NAN);
-        ls_page_cell(&table, "%s", rows[i].title);
-        ls_page_number(&table, rows[i].share ? 100 * value : value);
-    }
-    ls_page_table_close(&table);
 }
 
 static void write_cost(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
-    static const char *const rows[][2] = {{"observing", "own_ms"},
-                                          {"of that, steps in detail", "detail_ms"},
-                                          {"of that, gradients again in FP64", "gradient_ms"},
-                                          {"the run, first forward to last step", "run_ms"}};
+    static const figure rows[] = {{"observing", "own_ms", false},
+                                  {"of that, steps in detail", "detail_ms", false},
+                                  {"of that, gradients again in FP64", "gradient_ms", false},
+                                  {"the run, first forward to last step", "run_ms", false}};
     const cJSON *cost = cJSON_GetObjectItemCaseSensitive(report->seen, "cost");
     form->heading(to, "What observing cost");
     if (cost == NULL) {
@@ -632,13 +629,7 @@ static void write_cost(const ls_observe_report *report, const ls_report_page_for
     describe_cost(report->seen, text, sizeof text);
     ls_text_add(text, sizeof text, ": %.1f %%.", 100 * ls_json_number(cost, "share", NAN));
     form->paragraph(to, text);
-    ls_page_table table;
-    ls_page_table_open(&table, form, to, "part|ms>");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_page_cell(&table, "%s", rows[i][0]);
-        ls_page_number(&table, ls_json_number(cost, rows[i][1], NAN));
-    }
-    ls_page_table_close(&table);
+    write_figures(form, to, "part|ms>", cost, rows, sizeof rows / sizeof *rows);
 }
 
 static void write_files(const char *directory, const ls_report_page_form *form, FILE *to)

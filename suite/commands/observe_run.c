@@ -83,16 +83,16 @@ bool ls_observe_run_is_run(const char *directory)
     return is;
 }
 
-static const char *const job_names[] = {"observed", "subject"};
+const char *const ls_observe_run_jobs[] = {"observed", "subject"};
 
 /* One of these names; NULL: neither holds events. */
 static const char *choose_job(const char *directory)
 {
     for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job_names[i]);
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, ls_observe_run_jobs[i]);
         bool observed;
         if (count_ranks(path, &observed) > 0) {
-            return job_names[i];
+            return ls_observe_run_jobs[i];
         }
     }
     return NULL;
@@ -192,7 +192,7 @@ static ls_status explain_nothing(const char *directory)
 {
     bool failed = false;
     for (int i = 0; i < 2; i++) { /* the folder has no events, but how its job ended */
-        LS_TEXT(path, PATH_MAX, "%s/jobs/%s/job.json", directory, job_names[i]);
+        LS_TEXT(path, PATH_MAX, "%s/jobs/%s/job.json", directory, ls_observe_run_jobs[i]);
         cJSON *job = NULL;
         if (access(path, R_OK) == 0 && ls_json_read_file(path, &job) == LS_OK) {
             const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(job, "outcome");

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/report/stats.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "suite/observe/speed.h"
 
 static const ls_observe_rank *first_with_events(const ls_observe_trace *trace)
 {
@@ -30,7 +30,7 @@ static void add_value(cJSON *to, const char *name, const ls_event *value)
     } else if (ls_event_is_number(value)) {
         cJSON_AddNumberToObject(to, name, value->number);
     } else if (ls_event_is(value, LS_TYPE_TRUE) || ls_event_is(value, LS_TYPE_FALSE)) {
-        cJSON_AddBoolToObject(to, name, ls_event_is(value, LS_TYPE_TRUE));
+        cJSON_AddBoolToObject(to, name, ls_event_to_bool(value, false));
     }
 }
 
@@ -57,6 +57,21 @@ static void add_program(cJSON *to, const ls_event *start)
     cJSON_AddStringToObject(to, "program", text);
 }
 
+/* Of a model's parameters; those of a dump are all of model 0. */
+static void add_size(cJSON *to, const ls_observe_rank *rank, int model)
+{
+    double elements = 0;
+    int tensors = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (rank->tensor[i].model == model) {
+            elements += (double)rank->tensor[i].elements;
+            tensors++;
+        }
+    }
+    cJSON_AddNumberToObject(to, "tensors", tensors);
+    cJSON_AddNumberToObject(to, "elements", elements);
+}
+
 static void add_models(cJSON *to, const ls_observe_rank *rank)
 {
     static const ls_event_member names[] = {
@@ -66,28 +81,14 @@ static void add_models(cJSON *to, const ls_observe_rank *rank)
     const ls_event *model;
     ls_event_each(model, ls_trace_events(rank, model)) {
         cJSON *out = ls_json_append_object(models);
-        double elements = 0;
-        int tensors = 0;
-        for (int i = 0; i < rank->tensor_count; i++) {
-            if (rank->tensor[i].model == ls_event_int(model, model, 0)) {
-                elements += (double)rank->tensor[i].elements;
-                tensors++;
-            }
-        }
         add_members(out, model, names, sizeof names / sizeof *names);
-        cJSON_AddNumberToObject(out, "tensors", tensors);
-        cJSON_AddNumberToObject(out, "elements", elements);
+        add_size(out, rank, ls_event_int(model, model, 0));
     }
     if (cJSON_GetArraySize(models) == 0 && rank->tensor_count > 0) { /* of a dump */
         cJSON *out = ls_json_append_object(models);
-        double elements = 0;
-        for (int i = 0; i < rank->tensor_count; i++) {
-            elements += (double)rank->tensor[i].elements;
-        }
         const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->record->start, "options");
         cJSON_AddStringToObject(out, "name", ls_json_string(options, "arch", "model"));
-        cJSON_AddNumberToObject(out, "tensors", rank->tensor_count);
-        cJSON_AddNumberToObject(out, "elements", elements);
+        add_size(out, rank, 0);
     }
 }
 
@@ -116,9 +117,9 @@ static void add_steps(cJSON *to, const ls_observe_trace *trace)
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         int with_samples = 0, not_taken = 0;
-        for (int i = 0; i < rank->step_count; i++) {
-            with_samples += rank->step[i].detail;
-            not_taken += rank->step[i].step->skipped;
+        ls_trace_each_step(step, rank) {
+            with_samples += step->detail;
+            not_taken += step->step->skipped;
         }
         if (rank->record->has_events) {
             least = least < 0 || rank->step_count < least ? rank->step_count : least;
@@ -247,29 +248,104 @@ static void add_cost(cJSON *to, const ls_observe_trace *trace)
     add_members(cost, trace->rank[dearest].cost, names, sizeof names / sizeof *names);
 }
 
-/* Absent where no step can be timed. */
+enum {
+    FIRST = 3, /* the first steps allocate, choose algorithms and run the model again in FP64 */
+    PARTS = 4
+};
+
+/* Of a rank's steady steps: the third and later ones that were not looked at in detail. Shares are
+ * parts of the steps' own time, without the attach module's. */
+typedef struct pace {
+    int steps;
+    double images_per_s, step_ms_p50, step_ms_p90;
+    double share[PARTS]; /* waiting for data, forward, backward, optimizer */
+    double work_ms;      /* median of its own work: backward holds the wait for others */
+} pace;
+
+static double known(double value)
+{
+    return value > 0 ? value : 0;
+}
+
+static pace pace_of(const ls_observe_trace *trace, const ls_observe_rank *rank)
+{
+    pace p = {0};
+    double *total = ls_list_make((size_t)rank->step_count + 1, sizeof *total);
+    double *work = ls_list_make((size_t)rank->step_count + 1, sizeof *work);
+    double images = 0, sum = 0;
+    ls_trace_each_step(one, rank) {
+        const ls_record_step *s = one->step;
+        const double part[PARTS] = {known(s->data_ms), known(s->forward_ms), known(s->backward_ms),
+                                    known(s->optimizer_ms)};
+        if (s->step < FIRST || one->detail || !(s->total_ms > 0)) {
+            continue;
+        }
+        /* a trainer of the protocol leaves the time of its own events out */
+        double instrument = trace->attached ? known(s->instrument_ms) : 0;
+        total[p.steps] = s->total_ms > instrument ? s->total_ms - instrument : s->total_ms;
+        work[p.steps] = part[0] + part[1] + part[3];
+        sum += total[p.steps++];
+        images += (double)s->images;
+        for (int i = 0; i < PARTS; i++) {
+            p.share[i] += part[i];
+        }
+    }
+    for (int i = 0; i < PARTS; i++) {
+        p.share[i] /= sum;
+    }
+    p.images_per_s = images / sum * 1000;
+    p.step_ms_p50 = ls_stats_percentile(total, p.steps, 0.5);
+    p.step_ms_p90 = ls_stats_percentile(total, p.steps, 0.9);
+    p.work_ms = ls_stats_percentile(work, p.steps, 0.5);
+    free(total);
+    free(work);
+    return p;
+}
+
+/* Absent where no step can be timed. Ranks step together: the one with the longest median step says
+ * how long a step is. */
 static void add_speed(cJSON *to, const ls_observe_trace *trace)
 {
-    ls_observe_speed speed;
-    ls_observe_speed_read(trace, &speed);
-    if (speed.ranks > 0) {
+    double *work = ls_list_make((size_t)trace->world + 1, sizeof *work), rate = 0;
+    double slowest_ms = -1;
+    int ranks = 0, slowest = -1, least = 0;
+    pace longest = {0};
+    for (int k = 0; k < trace->world; k++) {
+        pace p = pace_of(trace, &trace->rank[k]);
+        if (p.steps == 0) {
+            continue;
+        }
+        longest = p.step_ms_p50 > longest.step_ms_p50 ? p : longest;
+        if (p.work_ms > slowest_ms) {
+            slowest = k;
+            slowest_ms = p.work_ms;
+        }
+        least = ranks == 0 || p.steps < least ? p.steps : least;
+        rate += p.images_per_s;
+        work[ranks++] = p.work_ms;
+    }
+    if (ranks > 0) {
         const struct {
             const char *name;
             double value;
-        } members[] = {{"samples_per_s", speed.images_per_s}, {"step_ms_p50", speed.step_ms_p50},
-                       {"step_ms_p90", speed.step_ms_p90},    {"data_share", speed.data},
-                       {"forward_share", speed.forward},      {"backward_share", speed.backward},
-                       {"optimizer_share", speed.optimizer},  {"slowest_own_ms", speed.slowest_ms},
-                       {"median_own_ms", speed.other_ms}};
+        } members[] = {{"samples_per_s", rate},
+                       {"step_ms_p50", longest.step_ms_p50},
+                       {"step_ms_p90", longest.step_ms_p90},
+                       {"data_share", longest.share[0]},
+                       {"forward_share", longest.share[1]},
+                       {"backward_share", longest.share[2]},
+                       {"optimizer_share", longest.share[3]},
+                       {"slowest_own_ms", slowest_ms},
+                       {"median_own_ms", ls_stats_percentile(work, ranks, 0.5)}};
         cJSON *out = cJSON_AddObjectToObject(to, "speed");
-        cJSON_AddNumberToObject(out, "ranks", speed.ranks);
-        cJSON_AddNumberToObject(out, "steps_measured", speed.steps);
-        cJSON_AddNumberToObject(out, "slowest_rank", speed.slowest);
+        cJSON_AddNumberToObject(out, "ranks", ranks);
+        cJSON_AddNumberToObject(out, "steps_measured", least);
+        cJSON_AddNumberToObject(out, "slowest_rank", slowest);
         for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
             ls_json_add_number(out, members[i].name, members[i].value);
         }
     }
-    ls_observe_speed_free(&speed);
+    free(work);
 }
 
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace)

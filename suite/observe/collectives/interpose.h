@@ -84,7 +84,7 @@ void ls_interpose_expect(ncclComm_t parent, ncclComm_t *where, uint64_t salt);
 /* What was expected from `parent` (NULL: from any, by this thread) is there, or will not come. */
 void ls_interpose_arrived(const ls_real *real, ncclComm_t parent, bool failed);
 /* Numbers the call of that communicator; false where the process is not observed. */
-bool ls_interpose_count(const ls_real *real, ncclComm_t native, ls_interpose_call *call);
+bool ls_interpose_count(ncclComm_t native, ls_interpose_call *call);
 uint64_t ls_interpose_mix(uint64_t number);
 uint64_t ls_interpose_hash(uint64_t hash, const void *data, size_t bytes);
 ls_journal *ls_interpose_journal(void);

@@ -183,9 +183,8 @@ static bool choose(entry *of, uint64_t number)
     return true;
 }
 
-bool ls_interpose_count(const ls_real *real, ncclComm_t native, ls_interpose_call *call)
+bool ls_interpose_count(ncclComm_t native, ls_interpose_call *call)
 {
-    (void)real;
     if (!ls_journal_is_open(&process_state.journal)) {
         return false;
     }

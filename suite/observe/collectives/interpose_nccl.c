@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REAL() ls_interpose_real(__builtin_return_address(0))
 static const uint64_t NAME_SEED = UINT64_C(14695981039346656037);
 
 /* NCCL calls some of its own functions by their public names: those are not calls of the user. */
@@ -22,6 +21,13 @@ static ncclResult_t missing(const char *name)
     fprintf(stderr, "lockstep observe: the NCCL that this process uses has no %s\n", name);
     return ncclInvalidUsage;
 }
+
+/* The caller's NCCL, which has that function. */
+#define FIND(real, name)                                                  \
+    const ls_real *real = ls_interpose_real(__builtin_return_address(0)); \
+    if (LS_REAL(real, name) == NULL) {                                    \
+        return missing(#name);                                            \
+    }
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
@@ -45,7 +51,7 @@ static void write_call(const ls_real *real, const ls_interpose_call *call)
  * elements before it is one, whatever the other ranks do. */
 static ls_interpose_slot *before(const ls_real *real, ls_interpose_call call, ncclComm_t native)
 {
-    if (call.count == 0 || of_thread.inside || !ls_interpose_count(real, native, &call) ||
+    if (call.count == 0 || of_thread.inside || !ls_interpose_count(native, &call) ||
         call.comm.id == 0) {
         return NULL;
     }
@@ -62,10 +68,7 @@ static ncclResult_t after(const ls_real *real, ls_interpose_slot *slot, ncclResu
 /* The real call with `inside` set; a macro, because each function has its own arguments. */
 #define COLLECTIVE(name, call, native, ...)                                      \
     do {                                                                         \
-        const ls_real *real = REAL();                                            \
-        if (LS_REAL(real, name) == NULL) {                                       \
-            return missing(#name);                                               \
-        }                                                                        \
+        FIND(real, name)                                                         \
         ls_interpose_slot *slot = before(real, (ls_interpose_call)call, native); \
         bool was_inside = of_thread.inside;                                      \
         of_thread.inside = true;                                                 \
@@ -131,10 +134,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclReduce(const void *send, void *receive, size_
 
 LS_JOURNAL_EXPORT ncclResult_t ncclGroupStart(void)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclGroupStart) == NULL) {
-        return missing("ncclGroupStart");
-    }
+    FIND(real, ncclGroupStart);
     of_thread.depth += !of_thread.inside;
     return LS_REAL(real, ncclGroupStart)();
 }
@@ -154,10 +154,7 @@ static void close_group(const ls_real *real, ncclResult_t result)
 
 LS_JOURNAL_EXPORT ncclResult_t ncclGroupEnd(void)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclGroupEnd) == NULL) {
-        return missing("ncclGroupEnd");
-    }
+    FIND(real, ncclGroupEnd);
     ncclResult_t result = LS_REAL(real, ncclGroupEnd)();
     close_group(real, result);
     return result;
@@ -167,10 +164,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclGroupEnd(void)
 /* Ends the group without launching it. */
 LS_JOURNAL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclGroupSimulateEnd) == NULL) {
-        return missing("ncclGroupSimulateEnd");
-    }
+    FIND(real, ncclGroupSimulateEnd);
     ncclResult_t result = LS_REAL(real, ncclGroupSimulateEnd)(info);
     close_group(real, ncclInvalidUsage);
     return result;
@@ -194,10 +188,7 @@ static ncclResult_t made(const ls_real *real, ncclResult_t result, const ncclCom
 LS_JOURNAL_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *out, int world, ncclUniqueId id,
                                                 int rank)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommInitRank) == NULL) {
-        return missing("ncclCommInitRank");
-    }
+    FIND(real, ncclCommInitRank);
     ncclResult_t result = LS_REAL(real, ncclCommInitRank)(out, world, id, rank);
     return made(real, result, out, &id, sizeof id, rank, world);
 }
@@ -205,10 +196,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *out, int world, nccl
 LS_JOURNAL_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id,
                                                       int rank, ncclConfig_t *config)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommInitRankConfig) == NULL) {
-        return missing("ncclCommInitRankConfig");
-    }
+    FIND(real, ncclCommInitRankConfig);
     ncclResult_t result = LS_REAL(real, ncclCommInitRankConfig)(out, world, id, rank, config);
     return made(real, result, out, &id, sizeof id, rank, world);
 }
@@ -218,10 +206,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int wor
                                                         int count, ncclUniqueId *ids,
                                                         ncclConfig_t *config)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommInitRankScalable) == NULL) {
-        return missing("ncclCommInitRankScalable");
-    }
+    FIND(real, ncclCommInitRankScalable);
     ncclResult_t result =
         LS_REAL(real, ncclCommInitRankScalable)(out, world, rank, count, ids, config);
     return made(real, result, out, ids, (size_t)(count > 0 ? count : 0) * sizeof *ids, rank, world);
@@ -231,10 +216,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int wor
 /* All ranks are of this process. */
 LS_JOURNAL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *out, int count, const int *devices)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommInitAll) == NULL) {
-        return missing("ncclCommInitAll");
-    }
+    FIND(real, ncclCommInitAll);
     bool was_inside = of_thread.inside;
     of_thread.inside = true;
     ncclResult_t result = LS_REAL(real, ncclCommInitAll)(out, count, devices);
@@ -266,10 +248,7 @@ static void born(const ls_real *real, ncclResult_t result, ncclComm_t parent, nc
 LS_JOURNAL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out,
                                              ncclConfig_t *config)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommSplit) == NULL) {
-        return missing("ncclCommSplit");
-    }
+    FIND(real, ncclCommSplit);
     ncclResult_t result = LS_REAL(real, ncclCommSplit)(comm, color, key, out, config);
     born(real, result, comm, out, (uint64_t)(int64_t)color);
     return result;
@@ -279,10 +258,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key
 LS_JOURNAL_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
                                               ncclComm_t *out, ncclConfig_t *config, int flags)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommShrink) == NULL) {
-        return missing("ncclCommShrink");
-    }
+    FIND(real, ncclCommShrink);
     ncclResult_t result = LS_REAL(real, ncclCommShrink)(comm, excluded, count, out, config, flags);
     born(real, result, comm, out,
          ls_interpose_hash(NAME_SEED, excluded, (size_t)(count > 0 ? count : 0) * sizeof(int)));
@@ -292,10 +268,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, in
 
 LS_JOURNAL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommDestroy) == NULL) {
-        return missing("ncclCommDestroy");
-    }
+    FIND(real, ncclCommDestroy);
     ls_interpose_harvest(real);
     ls_interpose_drop(comm);
     ls_interpose_remove(comm);
@@ -304,10 +277,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 LS_JOURNAL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommAbort) == NULL) {
-        return missing("ncclCommAbort");
-    }
+    FIND(real, ncclCommAbort);
     ls_interpose_drop(comm);
     ls_interpose_remove(comm);
     return LS_REAL(real, ncclCommAbort)(comm);
@@ -315,10 +285,7 @@ LS_JOURNAL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 LS_JOURNAL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-    const ls_real *real = REAL();
-    if (LS_REAL(real, ncclCommGetAsyncError) == NULL) {
-        return missing("ncclCommGetAsyncError");
-    }
+    FIND(real, ncclCommGetAsyncError);
     uint64_t until = ls_interpose_deferred();
     ncclResult_t result = LS_REAL(real, ncclCommGetAsyncError)(comm, error);
     if (result == ncclSuccess && *error == ncclSuccess) {

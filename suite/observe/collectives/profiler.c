@@ -284,20 +284,13 @@ static task *take_task(context *owner)
     return of;
 }
 
-/* What both versions say of a call. */
-typedef struct call {
-    bool p2p, captured;
-    uint64_t sequence, count;
-    int root, channels;
-    const char *function, *type, *algorithm, *protocol;
-} call;
-
-static void *start_call(context *owner, const call *c)
+/* A call of the user's, of a collective or (`p2p`) to a peer. */
+static void *start_call(context *owner, bool captured, const ls_profiler_collective *c, bool p2p)
 {
     pthread_mutex_lock(&process_state.lock);
     task *of = take_task(owner);
-    of->p2p = c->p2p;
-    of->captured = c->captured;
+    of->p2p = p2p;
+    of->captured = captured;
     of->sequence = c->sequence;
     of->count = c->count;
     of->root = c->root;
@@ -309,6 +302,16 @@ static void *start_call(context *owner, const call *c)
     void *handle = handle_of(of, -1);
     pthread_mutex_unlock(&process_state.lock);
     return handle;
+}
+
+static void *start_p2p(context *owner, bool captured, const ls_profiler_p2p *p)
+{
+    const ls_profiler_collective call = {.function = p->function,
+                                         .count = p->count,
+                                         .root = p->peer,
+                                         .type = p->type,
+                                         .channels = p->channels};
+    return start_call(owner, captured, &call, true);
 }
 
 static void *start_kernel(const void *parent, const ls_profiler_kernel *kernel)
@@ -383,26 +386,11 @@ static int finalize(void *ended)
 /* Events that were not asked for come, too, as parents of those that were: they get no handle. */
 static int start_v4(void *owner, void **handle, ls_profiler_event_v4 *event)
 {
-    *handle = NULL;
-    if (event->type == LS_PROFILER_COLLECTIVE) {
-        *handle = start_call(owner, &(call){.sequence = event->of.collective.sequence,
-                                            .count = event->of.collective.count,
-                                            .root = event->of.collective.root,
-                                            .channels = event->of.collective.channels,
-                                            .function = event->of.collective.function,
-                                            .type = event->of.collective.type,
-                                            .algorithm = event->of.collective.algorithm,
-                                            .protocol = event->of.collective.protocol});
-    } else if (event->type == LS_PROFILER_P2P) {
-        *handle = start_call(owner, &(call){.p2p = true,
-                                            .count = event->of.p2p.count,
-                                            .root = event->of.p2p.peer,
-                                            .channels = event->of.p2p.channels,
-                                            .function = event->of.p2p.function,
-                                            .type = event->of.p2p.type});
-    } else if (event->type == LS_PROFILER_KERNEL) {
-        *handle = start_kernel(event->parent, &event->of.kernel);
-    }
+    *handle = event->type == LS_PROFILER_COLLECTIVE
+                  ? start_call(owner, false, &event->of.collective, false)
+              : event->type == LS_PROFILER_P2P    ? start_p2p(owner, false, &event->of.p2p)
+              : event->type == LS_PROFILER_KERNEL ? start_kernel(event->parent, &event->of.kernel)
+                                                  : NULL;
     return 0;
 }
 
@@ -414,32 +402,14 @@ static void *handle_of_call(bool captured)
 static int start_v5(void *owner, void **handle, ls_profiler_event_v5 *event)
 {
     bool captured = (uintptr_t)event->parent == HANDLE_CAPTURED;
-    *handle = NULL;
-    if (event->type == LS_PROFILER_COLLECTIVE) {
-        *handle = start_call(owner, &(call){.captured = captured,
-                                            .sequence = event->of.collective.sequence,
-                                            .count = event->of.collective.count,
-                                            .root = event->of.collective.root,
-                                            .channels = event->of.collective.channels,
-                                            .function = event->of.collective.function,
-                                            .type = event->of.collective.type,
-                                            .algorithm = event->of.collective.algorithm,
-                                            .protocol = event->of.collective.protocol});
-    } else if (event->type == LS_PROFILER_P2P) {
-        *handle = start_call(owner, &(call){.p2p = true,
-                                            .captured = captured,
-                                            .count = event->of.p2p.count,
-                                            .root = event->of.p2p.peer,
-                                            .channels = event->of.p2p.channels,
-                                            .function = event->of.p2p.function,
-                                            .type = event->of.p2p.type});
-    } else if (event->type == LS_PROFILER_KERNEL) {
-        *handle = start_kernel(event->parent, &event->of.kernel);
-    } else if (event->type == LS_PROFILER_COLLECTIVE_CALL) {
-        *handle = handle_of_call(event->of.collective_call.captured);
-    } else if (event->type == LS_PROFILER_P2P_CALL) {
-        *handle = handle_of_call(event->of.p2p_call.captured);
-    }
+    *handle = event->type == LS_PROFILER_COLLECTIVE
+                  ? start_call(owner, captured, &event->of.collective, false)
+              : event->type == LS_PROFILER_P2P    ? start_p2p(owner, captured, &event->of.p2p)
+              : event->type == LS_PROFILER_KERNEL ? start_kernel(event->parent, &event->of.kernel)
+              : event->type == LS_PROFILER_COLLECTIVE_CALL
+                  ? handle_of_call(event->of.collective_call.captured)
+              : event->type == LS_PROFILER_P2P_CALL ? handle_of_call(event->of.p2p_call.captured)
+                                                    : NULL;
     return 0;
 }
 

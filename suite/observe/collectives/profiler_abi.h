@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 /* Kinds of events: bits of the mask that init gives back, values of `type`. */
 enum {
@@ -28,49 +27,40 @@ enum {
 /* A state that recordEventState reports: a channel's kernel has ended; the only one read here. */
 enum { LS_PROFILER_KERNEL_STOPPED = 22 };
 
-typedef struct ls_profiler_proxy_op {
-    pid_t pid;
-    uint8_t channel;
-    int peer, steps, chunk_bytes, is_send;
-} ls_profiler_proxy_op;
-
 typedef struct ls_profiler_kernel {
     uint8_t channel;
     uint64_t gpu_ns; /* the device's global timer at the start */
 } ls_profiler_kernel;
 
-typedef struct ls_profiler_network {
-    int64_t id;
-    void *data;
-} ls_profiler_network;
+typedef struct ls_profiler_collective {
+    uint64_t sequence; /* of this function on this communicator */
+    const char *function;
+    const void *send;
+    void *receive;
+    size_t count;
+    int root;
+    const char *type;
+    uint8_t channels, warps;
+    const char *algorithm, *protocol;
+} ls_profiler_collective;
+
+typedef struct ls_profiler_p2p {
+    const char *function;
+    void *buffer;
+    const char *type;
+    size_t count;
+    int peer;
+    uint8_t channels;
+} ls_profiler_p2p;
 
 typedef struct ls_profiler_event_v4 {
     uint8_t type;
     void *parent;
     int rank;
     union {
-        struct {
-            uint64_t sequence; /* of this function on this communicator */
-            const char *function;
-            const void *send;
-            void *receive;
-            size_t count;
-            int root;
-            const char *type;
-            uint8_t channels, warps;
-            const char *algorithm, *protocol;
-        } collective;
-        struct {
-            const char *function;
-            void *buffer;
-            const char *type;
-            size_t count;
-            int peer;
-            uint8_t channels;
-        } p2p;
-        ls_profiler_proxy_op proxy_op;
+        ls_profiler_collective collective;
+        ls_profiler_p2p p2p;
         ls_profiler_kernel kernel;
-        ls_profiler_network network;
     } of;
 } ls_profiler_event_v4;
 
@@ -94,30 +84,13 @@ typedef struct ls_profiler_event_v5 {
             void *stream;
             bool captured;
         } p2p_call;
-        struct {
-            uint64_t sequence;
-            const char *function;
-            const void *send;
-            void *receive;
-            size_t count;
-            int root;
-            const char *type;
-            uint8_t channels, warps;
-            const char *algorithm, *protocol;
-            void *group;
-        } collective;
-        struct {
-            const char *function;
-            void *buffer;
-            const char *type;
-            size_t count;
-            int peer;
-            uint8_t channels;
-            void *group;
-        } p2p;
-        ls_profiler_proxy_op proxy_op;
+        ls_profiler_collective collective;
+        ls_profiler_p2p p2p;
         ls_profiler_kernel kernel;
-        ls_profiler_network network;
+        struct {
+            ls_profiler_collective collective;
+            void *group;
+        } whole; /* of a collective; the group is not read */
     } of;
 } ls_profiler_event_v5;
 

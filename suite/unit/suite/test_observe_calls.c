@@ -5,7 +5,7 @@
 #include "kernels/core/rng.h"
 #include "observe_calls.h"
 #include "reference/files/safetensors.h"
-#include "suite/observe/speed.h"
+#include "suite/commands/observe_parts.h"
 #include "suite/unit/run_suite.h"
 
 /* ---- precision ------------------------------------------------------------------------------- */
@@ -461,51 +461,43 @@ TEST(closures_are_not_judged_on_clearing)
 TEST(speed_is_of_the_steady_steps)
 {
     calls_job job;
-    char text[1000] = "";
     calls_open(&job, 2);
     calls_step_of(&job, -1, "\"ms\":{\"total\":5000},", "F S B K P Z");
     calls_repeat(&job, 1, "F S B K P Z");
     for (int i = 0; i < 4; i++) {
         calls_step_of(&job, 0, "", "F S B K P Z");
         calls_step_of(&job, 1,
-                      "\"ms\":{\"total\":10,\"data\":3,\"forward\":2,\"backward\":2,"
+                      "\"ms\":{\"total\":18,\"data\":4,\"forward\":2,\"backward\":2,"
                       "\"optimizer\":1,\"instrument\":2},",
                       "F S B K P Z");
     }
     calls_event(&job, 1, "{\"event\":\"cost\",\"own_ms\":4,\"run_ms\":40,\"share\":0.1}");
     calls_judge(&job);
-    ls_observe_speed speed;
-    ls_observe_speed_read(job.trace, &speed);
-    ck_assert_int_eq(speed.steps, 4);
-    ck_assert_int_eq(speed.slowest, 1);
-    ck_assert_double_eq(speed.images_per_s, 1000); /* 4 images in 8 ms, twice */
-    ck_assert_double_eq(speed.step_ms_p50, 8);
-    ck_assert_double_eq(speed.rank[1].data, 3.0 / 8);
-    ck_assert_double_eq(speed.slowest_ms, 6);
-    ck_assert_double_eq(speed.instrument, 0.1);
-    FILE *f = fmemopen(text, sizeof text, "w");
-    ls_observe_speed_print(&speed, f);
-    fclose(f);
-    ck_assert_ptr_nonnull(strstr(text, "1000.0 images/s on 2 ranks over 4 steady steps"));
-    ck_assert_ptr_nonnull(strstr(text, "slowest rank 1"));
-    ls_observe_speed_free(&speed);
+    cJSON *seen = ls_observe_summary_make(job.trace);
+    const cJSON *speed = cJSON_GetObjectItem(seen, "speed");
+    ck_assert_int_eq(ls_json_int(speed, "ranks", 0), 2);
+    ck_assert_int_eq(ls_json_int(speed, "steps_measured", 0), 4);
+    ck_assert_int_eq(ls_json_int(speed, "slowest_rank", -1), 1);
+    ck_assert_double_eq(ls_json_number(speed, "samples_per_s", 0), 750); /* 4 in 8 ms and 16 */
+    ck_assert_double_eq(ls_json_number(speed, "step_ms_p50", 0), 16);
+    ck_assert_double_eq(ls_json_number(speed, "data_share", 0), 0.25);
+    ck_assert_double_eq(ls_json_number(speed, "optimizer_share", 0), 0.0625);
+    ck_assert_double_eq(ls_json_number(speed, "slowest_own_ms", 0), 7);
+    const cJSON *cost = cJSON_GetObjectItem(seen, "cost");
+    ck_assert_double_eq(ls_json_number(cost, "share", 0), 0.1);
+    cJSON_Delete(seen);
     calls_close(&job);
 }
 
 TEST(short_jobs_have_no_speed)
 {
     calls_job job;
-    char text[400] = "";
     calls_open(&job, 1);
     calls_repeat(&job, 2, "F S B K P Z");
     calls_judge(&job);
-    ls_observe_speed speed;
-    ls_observe_speed_read(job.trace, &speed);
-    FILE *f = fmemopen(text, sizeof text, "w");
-    ls_observe_speed_print(&speed, f);
-    fclose(f);
-    ck_assert_ptr_nonnull(strstr(text, "no steady steps"));
-    ls_observe_speed_free(&speed);
+    cJSON *seen = ls_observe_summary_make(job.trace);
+    ck_assert_ptr_null(cJSON_GetObjectItem(seen, "speed"));
+    cJSON_Delete(seen);
     calls_close(&job);
 }
 
