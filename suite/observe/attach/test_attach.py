@@ -375,7 +375,7 @@ def every_row_of_events_is_written(context):
 def alike_steps_are_shortened(context):
     import copy
 
-    from lockstep_attach.alike import SHAPES, SPAN, Alike
+    from lockstep_attach.events import SHAPES, SPAN, Alike
 
     def step(number, *calls):
         return {"event": "step", "step": number, "calls": [dict(call) for call in calls]}
@@ -1269,7 +1269,7 @@ class Listed(torch.utils.data.Dataset):
 
 @test
 def data_sets_are_named(context):
-    from lockstep_attach.sources import Sources
+    from lockstep_attach.data import Sources
 
     def name(dataset):
         return Sources(torch).members(dataset).get("source")
@@ -1382,7 +1382,7 @@ class Wrong(torch.autograd.Function):
 def places_of_functions(context):
     """A function of the user's is named where its def stands, not its decorator."""
     from lockstep_attach.events import Places
-    from lockstep_attach.slope import own_functions
+    from lockstep_attach.functions import own_functions
 
     x = torch.ones(2, requires_grad=True)
     found = own_functions(torch, [Wrong.apply(x).exp()])
@@ -1490,10 +1490,10 @@ def early_ends_are_read(context):
 
 @test
 def gathered_constants_are_seen(context):
-    """gathered.py names a gather whose results the loss uses while its graph has no way to what was
+    """collectives.py names a gather whose results the loss uses while its graph has no way to what was
     given.
     """
-    from lockstep_attach.gathered import Gathered
+    from lockstep_attach.collectives import Gathered
 
     for own, transposed, used in ((0, 1, 1), (1, 1, 1), (0, 0, 1), (0, 1, 0)):
         weight = torch.nn.Parameter(torch.randn(6, 5))

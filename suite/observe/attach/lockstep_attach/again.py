@@ -14,9 +14,8 @@ import threading
 import time
 
 from . import effects, functions, losses, masks
-from .collectives import Refused, refusing
+from .collectives import refusing
 from .models import plain_name
-from .parts import Parts, is_redirected
 from .records import (
     MARK,
     Begins,
@@ -29,19 +28,16 @@ from .records import (
     used_outside,
 )
 from .samples import Sampler
-from .slope import own_functions, slope_ratio
 
 COMPUTED_OTHERWISE = 1e-3  # of the norm of outputs: in f32 the same forward stays far below it
-DRAWN_OTHERWISE = (
-    0.25  # of the norm of outputs: half types stay far below it, other dropout masks do not
-)
+# of the norm of outputs: half types stay far below it, other dropout masks do not
+DRAWN_OTHERWISE = 0.25
 # Less of an output's gradient is rounding, not a gradient from outside: as times what rounding
 # moved the outputs by
 ROUNDED, ROUNDED_LEAST = 4, 1e-5
 SLOW_S = 30.0  # an f32 run longer than this on the host is not followed by one in FP64
-MEMORY = (
-    3  # a process may grow by this many times its size before the machine's memory would be short
-)
+# A process may grow by this many times its size before the machine's memory would be short
+MEMORY = 3
 # Attributes of a module that no forward needs, and that are too much to copy
 LEFT_OUT = ("Dataset", "DataLoader", "Trainer")
 
@@ -64,11 +60,8 @@ class Again:
         """An error of this part ends this part alone."""
         try:
             return function(*arguments)
-        except Reason as reason:
-            self._refuse(str(reason))
-            return None
         except Exception as error:
-            self._refuse("%s: %s" % (type(error).__name__, error))
+            self._refuse(_why(error))
             return None
 
     def _wanted(self):
@@ -152,11 +145,8 @@ class Again:
                 self.hub.undo(undo)
         record.handle = record.dropped.put_back = None
         if result is None:
-            return None
-        try:
-            outputs = tensors_of(torch, result, [])
-        except Reason as reason:
-            return self._refuse(str(reason))
+            return
+        outputs = tensors_of(torch, result, [])
         record.shapes = [t.shape for t in outputs]
         begins, record.begins = record.begins, None
         for place, tensor in enumerate(outputs):
@@ -170,7 +160,6 @@ class Again:
         # it
         record.exact = record.exact and record.model.autocast_inside is None
         self.records.append(record)
-        return None
 
     def _sample(self, tensor):
         return Sampler(self.hub.torch, "output", tensor.numel(), 1024).take(tensor).double()
@@ -247,9 +236,7 @@ class Again:
         devices = {}
         if cuda is not None:
             devices = {index: cuda.get_rng_state(index) for index in {cuda.current_device()}}
-        arrays = (
-            numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
-        )
+        arrays = numpy.random.get_state() if hasattr(numpy, "random") else None
         return torch.get_rng_state(), devices, random.getstate(), arrays
 
     def _set_random(self, state):
@@ -275,12 +262,8 @@ class Again:
             self.functions.run()
             if self.records:
                 detail.again_note = self._run()
-        except (Reason, Refused) as reason:
-            detail.again_note = str(reason)[:300]
-        except (
-            Exception
-        ) as error:  # the user's module in another type: whatever it raises is a reason
-            detail.again_note = ("%s: %s" % (type(error).__name__, error))[:300]
+        except Exception as error:  # the user's module in another type: any error is a reason
+            detail.again_note = _why(error)[:300]
         finally:
             self._set_random(state)
             if self.records and self._cuda() is not None:
@@ -365,11 +348,8 @@ class Again:
             for part in module.modules():
                 if hasattr(part, "_orig_mod"):
                     raise Reason("a part of the model is compiled")
-                if (
-                    "SyncBatchNorm" in type(part).__name__
-                    and part.training
-                    and (hub.world or 1) > 1
-                ):
+                synced = "SyncBatchNorm" in type(part).__name__ and part.training
+                if synced and (hub.world or 1) > 1:
                     raise Reason("SyncBatchNorm needs all ranks")
                 if isinstance(part, torch.jit.ScriptModule):
                     raise Reason("a part of the model is a ScriptModule")
@@ -378,10 +358,8 @@ class Again:
                     raise Reason("a parameter is sparse or complex")
                 if type(param) is not torch.nn.Parameter:
                     raise Reason("a parameter is a %s" % type(param).__name__)
-            if any(
-                p.grad is not None and p.grad.layout != torch.strided for p in module.parameters()
-            ):
-                raise Reason("a gradient is sparse")
+                if param.grad is not None and param.grad.layout != torch.strided:
+                    raise Reason("a gradient is sparse")
             found = self.effects.of_modules(module.modules())
             if found is not None:
                 raise Reason(found)
@@ -430,13 +408,8 @@ class Again:
 
     def _drop_hooks(self, part):
         """Hooks of the user's may keep what they see: they run for the job alone."""
-        for kept in (
-            "_forward_hooks",
-            "_forward_pre_hooks",
-            "_backward_hooks",
-            "_backward_pre_hooks",
-        ):
-            hooks = vars(part).get(kept) or {}
+        for kept in ("forward", "forward_pre", "backward", "backward_pre"):
+            hooks = vars(part).get("_%s_hooks" % kept) or {}
             for key, hook in list(hooks.items()):
                 where = str(getattr(hook, "__module__", ""))
                 if not where.startswith("torch.") and not _is_torchs(hook):
@@ -513,15 +486,15 @@ class Again:
             total = 0.0
             for record in records:
                 turn = self._prepare(record, copies[record.model], torch.float64)
-                with torch.no_grad():
-                    outputs = self._forward(record, copies[record.model], turn)
-                    for place, grad in record.grads.items():
-                        total += float((outputs[place] * grad.double()).sum())
+                outputs = self._forward(record, copies[record.model], turn)
+                for place, grad in record.grads.items():
+                    total += float((outputs[place] * grad.double()).sum())
             return total
 
-        ratio = slope_ratio(torch, list(copies.values()), product)
-        if ratio is not None and "again_slope" not in self.hub.steps.detail.again_told:
-            self.report_slope(called, ratio)
+        params = [param for module in copies.values() for param in module.parameters()]
+        moves, expected = functions.along((param, param.grad) for param in params)
+        if expected > 0 and "again_slope" not in self.hub.steps.detail.again_told:
+            self.report_slope(called, functions.measured(torch, moves, product) / expected)
 
     def _prepare(self, record, module, dtype):
         """Puts the buffers back; returns what turns a tensor of the inputs into one of this
@@ -553,7 +526,7 @@ class Again:
         pairs = [(outputs[place], grad.to(dtype)) for place, grad in sorted(record.grads.items())]
         if any(not t.requires_grad for t, _ in pairs):
             raise Reason("an output of the copy has no gradient")
-        called = own_functions(torch, outputs)
+        called = functions.own_functions(torch, outputs)
         pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
         with masks.drawn_once(self, record):
             torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
@@ -587,6 +560,11 @@ class Again:
         return moved
 
 
+def _why(error):
+    plain = str(error) if isinstance(error, Reason) else ""
+    return plain or "%s: %s" % (type(error).__name__, error)
+
+
 class _Nowhere(io.StringIO):
     def write(self, text):
         return len(text)
@@ -614,3 +592,75 @@ def _listed(names):
     most = 6
     shown = ", ".join(names[:most])
     return (shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most))[:300]
+
+
+# ---- a forward that stands for another method ----------------------------------------------------
+# Lightning replaces the forward of a module by a function that calls training_step. That method
+# logs, counts and may step optimizers: it is not run again. What it calls, self(x) or self.net(x),
+# is a forward like any other.
+
+MOST = 256  # calls of parts in a forward
+
+
+def is_redirected(inner):
+    """Whether the module's forward is a function that somebody has set, and no method of
+    its own.
+    """
+    found = vars(inner).get("forward")
+    return found is not None and getattr(found, "__self__", None) is not inner
+
+
+class Parts:
+    """From the begin of the redirected forward to its end, Module.__call__ is seen from outside."""
+
+    def __init__(self, again, model, inner):
+        self.again, self.hub, self.model = again, again.hub, model
+        self.inner = inner
+        self.paths = {id(part): path for path, part in inner.named_modules()}
+        self.thread = threading.get_ident()
+        self.entered = self.inside = False
+        self.count = 0
+
+    def begin(self):
+        kind, parts = self.hub.torch.nn.Module, self
+        original = kind.__call__
+
+        def __call__(module, *args, **kwargs):
+            return parts.called(original, module, args, kwargs)
+
+        def put_back():
+            kind.__call__ = original
+
+        kind.__call__ = __call__
+        self.put_back = put_back
+        self.hub.temporary.append(put_back)
+
+    def end(self):
+        self.hub.undo(self.put_back)
+
+    def called(self, original, module, args, kwargs):
+        path = self.paths.get(id(module))
+        if path is None or self.inside or threading.get_ident() != self.thread or self.hub.idle():
+            return original(module, *args, **kwargs)
+        if module is self.inner and not self.entered:
+            self.entered = True  # the redirected call itself
+            return original(module, *args, **kwargs)
+        if not self.hub.torch.is_grad_enabled():
+            return original(module, *args, **kwargs)
+        self.inside, result = True, None
+        record = self.hub.call(self._open, path, module, args, kwargs)
+        try:
+            result = original(module, *args, **kwargs)
+            return result
+        finally:
+            self.inside = False
+            if record is not None:
+                self.hub.call(self.again.after, record, result)
+
+    def _open(self, path, module, args, kwargs):
+        self.count += 1
+        if self.count > MOST:
+            if self.count == MOST + 1:
+                self.again._refuse("a step calls parts of the model more than %d times" % MOST)
+            return None
+        return self.again.open(self.model, path, module, args, kwargs)

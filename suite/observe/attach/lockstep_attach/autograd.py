@@ -1,14 +1,14 @@
 """backward, and what is done to gradients after it: clip_grad_norm_ and clip_grad_value_."""
 
-import sys
 import time
 import types
 
 from . import losses as graphs
 from . import script_text
+from .events import summed
 from .losses import made, misuse
 from .samples import type_name
-from .wrapping import Swap
+from .wrapping import Swap, given
 
 
 class Autograd:
@@ -69,8 +69,8 @@ class Autograd:
         """autocast(device_type, ..., enabled): of another device type than the models' it does
         nothing.
         """
-        enabled = kwargs.get("enabled", args[3] if len(args) > 3 else True)
-        kind = kwargs.get("device_type", args[1] if len(args) > 1 else None)
+        kind = given(args, kwargs, "device_type", 1)
+        enabled = given(args, kwargs, "enabled", 3, True)
         if not enabled or not isinstance(kind, str) or len(self.regions) >= 16:
             return
         device = self.hub.models.device()
@@ -80,7 +80,7 @@ class Autograd:
         region = (kind, self.hub.places.here())
         if region not in self.regions:
             self.regions.add(region)
-            self.hub.writer.put({"event": "autocast", "device": kind, "at": region[1]})
+            self.hub.put("autocast", device=kind, at=region[1])
 
     def stale_casts(self, device):
         """In an autocast region: a Lazy that says whether it uses casts of weights from before the
@@ -110,7 +110,7 @@ class Autograd:
         return wanted == (self.hub.steps.now.number, self.hub.rank())
 
     def _roots(self, args, kwargs):
-        tensors = args[0] if args else kwargs.get("tensors")
+        tensors = given(args, kwargs, "tensors", 0)
         if isinstance(tensors, self.hub.torch.Tensor):
             return [tensors]
         return [t for t in tensors if isinstance(t, self.hub.torch.Tensor)]
@@ -127,7 +127,8 @@ class Autograd:
             hub.remark("backward came before any forward of a model was seen")
         roots = self._roots(args, kwargs)
         losses = [hub.scalers.unscaled(t) for t in roots if t.numel() == 1]
-        loss = losses[0][0] if len(losses) == len(roots) == 1 else self._sum(losses, roots)
+        # of several that go backward at once the sum; None where one is no scalar
+        loss = summed([lazy for lazy, _, _ in losses]) if len(losses) == len(roots) else None
         hub.steps.now.losses.append(loss)
         device = hub.models.device()
         sync = hub.models.synced()
@@ -165,8 +166,6 @@ class Autograd:
             lost = hub.collectives.gathered.lost(roots)
             if lost is not None:
                 entry["loss_gathered"] = lost
-        if hub.steps.now.detail and self._is_in_trainer():
-            entry["by"] = "transformers"
         self.passes += 1
         hub.again.before_backward(roots)
         hub.steps.detail.hook_local()
@@ -184,31 +183,6 @@ class Autograd:
                 "loss_by_steps": script_text.by_steps(place, work),
             }
         entry.update({key: at for key, at in self.division.items() if at is not None})
-
-    def _is_in_trainer(self):
-        """Whether the backward is that of the Trainer of transformers."""
-        frame, left = sys._getframe(1), 24
-        while frame is not None and left > 0:
-            if frame.f_globals.get("__name__") == "transformers.trainer":
-                self.hub.misuse.look_at_arguments(frame.f_locals.get("self"))
-                return True
-            frame, left = frame.f_back, left - 1
-        return False
-
-    def _sum(self, losses, roots):
-        """Of several scalars that go backward at once; None where one is none."""
-        if not losses or len(losses) != len(roots):
-            return None
-        tensors, parts = [], []
-        for lazy, _, _ in losses:
-            parts.append((len(tensors), len(lazy.tensors), lazy.make))
-            tensors.extend(lazy.tensors)
-
-        def total(*numbers):
-            values = ((make, numbers[at : at + count]) for at, count, make in parts)
-            return sum(make(*part) if make else part[0] for make, part in values)
-
-        return self.hub.Lazy(tensors, total)
 
     def _leave_backward(self, note, args, kwargs, result, error):
         if note is None:
@@ -237,7 +211,7 @@ class Autograd:
         """The parameters, and the arguments with a generator that remembers them where they came as
         one.
         """
-        params = args[0] if args else kwargs.get("parameters")
+        params = given(args, kwargs, "parameters", 0)
         if isinstance(params, self.hub.torch.Tensor):
             return [params], args, kwargs
         if isinstance(params, (list, tuple)):
@@ -251,13 +225,11 @@ class Autograd:
         return seen, args, dict(kwargs, parameters=again)
 
     def _enter_norm(self, args, kwargs):
-        limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
-        kind = kwargs.get("norm_type", args[2] if len(args) > 2 else 2.0)
-        return self._enter_clip("norm", limit, float(kind), args, kwargs)
+        kind = float(given(args, kwargs, "norm_type", 2, 2.0))
+        return self._enter_clip("norm", given(args, kwargs, "max_norm", 1), kind, args, kwargs)
 
     def _enter_value(self, args, kwargs):
-        limit = kwargs.get("clip_value", args[1] if len(args) > 1 else None)
-        return self._enter_clip("value", limit, None, args, kwargs)
+        return self._enter_clip("value", given(args, kwargs, "clip_value", 1), None, args, kwargs)
 
     def _enter_clip(self, how, limit, kind, args, kwargs):
         self.before_change()

@@ -4,7 +4,8 @@ in eval mode.
 """
 
 import sys
-import weakref
+
+from .wrapping import ByObject, given
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
 NORMS = 4  # of a copy, that are looked at
@@ -13,10 +14,9 @@ NORMS = 4  # of a copy, that are looked at
 class Averages:
     def __init__(self, hub):
         self.hub = hub
-        self.by_id = {}  # id of an average: (weak reference, number)
+        self.numbers = ByObject()
         self.updated = set()  # numbers of those that have been updated
-        # id of a copy: (weak reference, Snapshot) of the last time it was put in eval mode
-        self.copies = {}
+        self.copies = ByObject()  # Snapshots of the last time they were put in eval mode
 
     def install(self):
         module = sys.modules.get("torch.optim.swa_utils")
@@ -26,23 +26,16 @@ class Averages:
         self.hub.wrap(kind, "update_parameters", self._enter_update, self._leave_update)
         self.hub.wrap(kind, "forward", self._enter_forward, None)
 
-    def _number(self, average):
-        ref, number = self.by_id.get(id(average), (None, None))
-        if ref is None or ref() is not average:
-            number = len(self.by_id)
-            self.by_id[id(average)] = (weakref.ref(average), number)
-        return number
-
-    def _note(self, what, average):
-        at = self.hub.places.here()
-        return self.hub.steps.note("average", average=self._number(average), what=what, at=at)
+    def _note(self, what, average, **members):
+        members.update(average=self.numbers.number(average), at=self.hub.places.here())
+        return self.hub.steps.note("average", what=what, **members)
 
     def _enter_update(self, args, kwargs):
         average = args[0]
         entry = self._note("update", average)
         number, first = entry["average"], entry["average"] not in self.updated
         self.updated.add(number)
-        model = args[1] if len(args) > 1 else kwargs.get("model")
+        model = given(args, kwargs, "model", 1)
         if first or not self.hub.steps.now.detail or model is None:
             return None  # the first one is a copy
         pair = self._pair(average, model)
@@ -89,22 +82,14 @@ class Averages:
             norms = _norms(part)
             own = _norms(model)[: len(norms)]
             param = max(part.parameters(), key=lambda p: p.numel(), default=None)
-            if (
-                not norms
-                or len(own) != len(norms)
-                or param is None
-                or param.requires_grad
-                and param.grad is not None
-            ):
-                continue  # without statistics, or trained
+            trained = param is None or param.requires_grad and param.grad is not None
+            if not norms or len(own) != len(norms) or trained:
+                continue
             now = Snapshot(self._sample(param), _statistics(norms), _statistics(own))
-            ref, before = self.copies.get(id(part), (None, None))
-            self.copies[id(part)] = weakref.ref(part), now
-            if ref is not None and ref() is part and now.stale(before):
-                at = self.hub.places.here()
-                self.hub.steps.note(
-                    "average", average=self._number(part), what="stale", norms=len(norms), at=at
-                )
+            before = self.copies.get(part)
+            self.copies.put(part, now)
+            if before is not None and now.stale(before):
+                self._note("stale", part, norms=len(norms))
 
 
 class Snapshot:

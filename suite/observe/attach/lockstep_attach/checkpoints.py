@@ -9,28 +9,17 @@ import time
 import weakref
 
 from .models import plain_name
+from .wrapping import ByObject, given
 
-KINDS = ("model", "optimizer", "scaler", "schedule", "epoch", "rng", "sampler", "other")
-COPIES = (
-    "ema",
-    "avg",
-    "average",
-    "swa",
-    "teacher",
-    "best",
-)  # keys of weights that are not the model's as it is
+COPIES = "ema avg average swa teacher best".split()  # keys of weights that are no model's own
 DEPTH = 4
 ENTRIES = 64  # of a list that is searched
 PART = re.compile(r"-\d{5}-of-\d{5}\.")  # of a file that is one of several
 MADE = 256  # state_dict() of models that are remembered
 
 
-def len_wrong(fit):
+def _count_wrong(fit):
     return len(fit[2])
-
-
-def now_ns():
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 class Contents:
@@ -54,8 +43,7 @@ class Checkpoints:
     def __init__(self, hub):
         self.hub = hub
         self.depth = 0
-        # id of a tensor that a model's state_dict() returned: (weak reference, steps done, place)
-        self.made = {}
+        self.made = ByObject()  # (steps done, place) of the first tensor of each state_dict()
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
@@ -137,10 +125,9 @@ class Checkpoints:
         names = set()
         for model in self.hub.models.live():
             cut = len(model.full_name(""))
-            names |= {entry.name[cut:] for entry in model.entries} | {
-                name for name, _ in model.buffers
-            }
-            names |= {other for _, other in model.other_names}
+            names.update(entry.name[cut:] for entry in model.entries)
+            names.update(name for name, _ in model.buffers)
+            names.update(other for _, other in model.other_names)
         return names
 
     def _kind(self, key, value):
@@ -164,27 +151,20 @@ class Checkpoints:
             return "rng"
         if "sampler" in low:
             return "sampler"
-        if isinstance(value, (int, float)) and any(
-            word in low for word in ("epoch", "step", "iter")
-        ):
-            return "epoch"
-        return "other"
+        counts = any(word in low for word in ("epoch", "step", "iter"))
+        return "epoch" if counts and isinstance(value, (int, float)) else "other"
 
     def _is_rng(self, value):
         torch = self.hub.torch
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
             value = value[0]
-        return (
-            isinstance(value, torch.Tensor)
-            and value.dtype == torch.uint8
-            and value.numel() in (16, 816, 5056)
-        )
+        words = isinstance(value, torch.Tensor) and value.dtype == torch.uint8
+        return words and value.numel() in (16, 816, 5056)
 
     # ---- save ------------------------------------------------------------------------------------
 
     def _path(self, args, kwargs, place):
-        given = args[place] if len(args) > place else None
-        target = kwargs.get("f", kwargs.get("filename", given))
+        target = kwargs.get("f", given(args, kwargs, "filename", place))
         target = getattr(target, "name", target)
         return os.fspath(target) if isinstance(target, (str, os.PathLike)) else ""
 
@@ -199,22 +179,21 @@ class Checkpoints:
         self.depth += 1
         if self.depth != 1:
             return False
-        begun = {"begun_ns": now_ns(), "shared": self.hub.collectives.count}
-        return self.hub.steps.done_now(), begun
+        return self.hub.steps.done_now(), self._begun()
 
     def _enter_save(self, args, kwargs):
         """Looked at before it is written: torch.save does not change it."""
         self.depth += 1
         if self.depth != 1:
             return False
-        return self._save(kwargs.get("obj", args[0] if args else None), args, kwargs)
+        return self._save(given(args, kwargs, "obj", 0), args, kwargs)
 
     def _enter_save_file(self, args, kwargs):
         """Of safetensors: of a model in several files none holds it."""
         self.depth += 1
         if self.depth != 1 or PART.search(self._path(args, kwargs, 1)):
             return False
-        return self._save(kwargs.get("tensors", args[0] if args else None), args, kwargs)
+        return self._save(given(args, kwargs, "tensors", 0), args, kwargs)
 
     def _save(self, saved, args, kwargs):
         self.hub.steps.turn()
@@ -226,15 +205,18 @@ class Checkpoints:
             "step": self.hub.steps.done_now(),
             "what": contents.what,
             "numbers": contents.numbers,
-            "begun_ns": now_ns(),
-            "shared": self.hub.collectives.count,
+            **self._begun(),
+            **self._against_models(contents.weights),
         }
-        event.update(self._against_models(contents.weights))
         event["fresh"], event["stale"] = self._against_states(contents.states)
         made = self._references(contents.weights + contents.copies)
         if made is not None:
             event["made"], event["made_at"] = made
         return event
+
+    def _begun(self):
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return {"begun_ns": now, "shared": self.hub.collectives.count}
 
     def _leave_save(self, event, args, kwargs, result, error):
         if event is not None:
@@ -251,10 +233,10 @@ class Checkpoints:
         fits = [[self._fit(model, state) for _, state in weights] for model in models]
         for model, row in zip(models, fits):
             known = [fit for fit in row if fit is not None]
-            best = min(known, key=len_wrong) if known else None
+            best = min(known, key=_count_wrong) if known else None
             # a file may hold weights of one of two models with equal names
             column = [other[row.index(best)] for other in fits] if best is not None else []
-            if best is not None and best is min(filter(None, column), key=len_wrong):
+            if best is not None and best is min(filter(None, column), key=_count_wrong):
                 for key, value in zip(("params", "params_missing", "wrong"), best):
                     out[key] = out[key] + value
                 digest = self._digest(model, weights[row.index(best)][1])
@@ -268,11 +250,11 @@ class Checkpoints:
         """
         saved, cut = self._saved(model, state), len(model.full_name(""))
         tensors = [(saved.get(entry.name[cut:]), p) for entry, p in model.params()]
-        whole = all(
-            isinstance(t, self.hub.torch.Tensor) and t.dtype == p.dtype and t.shape == p.shape
-            for t, p in tensors
-        )
-        if not tensors or not whole:
+        for t, p in tensors:
+            like = isinstance(t, self.hub.torch.Tensor) and t.dtype == p.dtype
+            if not like or t.shape != p.shape:
+                return None
+        if not tensors:
             return None
         return self.hub.digests.digest([t.detach() for t, _ in tensors])
 
@@ -344,21 +326,18 @@ class Checkpoints:
         if tensor is None:
             return
         if len(self.made) >= MADE:
-            self.made = {key: kept for key, kept in self.made.items() if kept[0]() is not None}
+            alive, self.made = self.made.alive(), ByObject()
+            for kept, made in alive:
+                self.made.put(kept, made)
         if len(self.made) < MADE:
-            step = self.hub.steps.done_now()
-            self.made[id(tensor)] = (weakref.ref(tensor), step, self.hub.places.here())
+            self.made.put(tensor, (self.hub.steps.done_now(), self.hub.places.here()))
 
     def _references(self, weights):
         """(steps done, place) where state_dict() gave these weights, which it does not copy; None
         where it is not known, or where they are no longer the model's own.
         """
-        found = []
-        for _, state in weights:
-            for tensor in state.values():
-                kept = self.made.get(id(tensor))
-                if kept is not None and kept[0]() is tensor:
-                    found.append((kept[1:], tensor))
+        tensors = [tensor for _, state in weights for tensor in state.values()]
+        found = [(self.made.get(t), t) for t in tensors if self.made.get(t) is not None]
         if not found:
             return None
         models = self.hub.models.live()
@@ -417,33 +396,27 @@ class Checkpoints:
         note, begun = note
         path, at = self._path(args, kwargs, 0), self.hub.places.here()
         if error is not None:
-            failed = {
-                "event": "load",
-                "at": at,
-                "path": path,
-                "step": note,
-                "what": {},
-                "failed": True,
-            }
-            self.hub.writer.put({**failed, **begun})
+            self.hub.put("load", at=at, path=path, step=note, what={}, failed=True, **begun)
             return
         contents = self._contents(result)
-        counts = [state["last_epoch"] for kind, state in contents.states if kind == "schedule"]
-        event = {"event": "load", "at": at, "path": path, "step": note, "what": contents.what}
-        entries = [len(state["state"]) for kind, state in contents.states if kind == "optimizer"]
-        event["settings"] = [
-            sorted(key for key in group if key in ("betas", "momentum"))
-            for kind, state in contents.states
-            if kind == "optimizer"
-            for group in state["param_groups"][:1]
-        ]
-        event.update(numbers=contents.numbers, schedules=counts, entries=entries, **begun)
-        self.hub.writer.put(event)
+        optimizers = [state for kind, state in contents.states if kind == "optimizer"]
+        groups = [group for state in optimizers for group in state["param_groups"][:1]]
+        self.hub.put(
+            "load",
+            at=at,
+            path=path,
+            step=note,
+            what=contents.what,
+            settings=[sorted({"betas", "momentum"}.intersection(group)) for group in groups],
+            numbers=contents.numbers,
+            schedules=[s["last_epoch"] for kind, s in contents.states if kind == "schedule"],
+            entries=[len(state["state"]) for state in optimizers],
+            **begun,
+        )
         for restored in contents.objects:
             kind = "model" if isinstance(restored, self.hub.torch.nn.Module) else "optimizer"
             which = self.hub.Late(self._which(kind, restored))
-            event = {"event": "restore", "what": kind, "which": which, "at": at, "step": note}
-            self.hub.writer.put(event)
+            self.hub.put("restore", what=kind, which=which, at=at, step=note)
 
     def _restored(self, what):
         def leave(note, args, kwargs, result, error):
@@ -471,12 +444,12 @@ class Checkpoints:
         """
         missing = set(getattr(result, "missing_keys", ()))
         unexpected = list(getattr(result, "unexpected_keys", ()))
-        state = kwargs.get("state_dict", args[1] if len(args) > 1 else {})
+        state = given(args, kwargs, "state_dict", 1, {})
         names = [(name, p) for name, p in args[0].named_parameters() if p.numel()]
         own = 0
         for name, param in names:
-            given = state.get(name) if not kwargs.get("assign") else None
-            own += isinstance(given, self.hub.torch.Tensor) and self._is_own(given, param)
+            value = state.get(name) if not kwargs.get("assign") else None
+            own += isinstance(value, self.hub.torch.Tensor) and self._is_own(value, param)
         made = self._references([(None, state)]) if own else None
         return {
             "missing": len(missing),
@@ -488,9 +461,9 @@ class Checkpoints:
             "renamed": self._renamed([name for name, _ in names if name in missing], unexpected),
         }
 
-    def _is_own(self, given, param):
+    def _is_own(self, value, param):
         address = self._address(param)
-        return given.device == param.device and address != 0 and self._address(given) == address
+        return value.device == param.device and address != 0 and self._address(value) == address
 
     def _renamed(self, missing, unexpected):
         """Names that differ by one and the same prefix, which the file or the model has."""

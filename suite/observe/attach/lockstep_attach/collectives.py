@@ -3,13 +3,16 @@ written.
 """
 
 import contextlib
+import dis
 import inspect
 import os
+import sys
 from urllib.parse import urlsplit
 
-from .gathered import NAMES, Gathered
-from .purpose import Purposes
+from .losses import nodes_from
+from .records import Reason
 from .samples import type_name
+from .wrapping import given as argument
 
 # name: (place of the tensor or list among the arguments, place of the operator or None)
 WATCHED = {
@@ -26,19 +29,7 @@ WATCHED = {
     "scatter_object_list": (None, None),
     "send": (0, None), "recv": (0, None), "isend": (0, None), "irecv": (0, None),
 }  # fmt: skip
-TENSORS = (
-    "tensor",
-    "input",
-    "input_tensor",
-    "output",
-    "tensors",
-    "input_tensor_list",
-    "output_tensor_list",
-)
-
-
-class Refused(Exception):
-    """The module that is run again wants to talk to other ranks."""
+TENSORS = "tensor input input_tensor output tensors input_tensor_list output_tensor_list".split()
 
 
 @contextlib.contextmanager
@@ -48,21 +39,16 @@ def refusing(torch):
     """
 
     def refuse(*args, **kwargs):
-        raise Refused("the module's forward communicates with other ranks")
+        raise Reason("the module's forward communicates with other ranks")
 
-    owners = [torch.distributed] if torch.distributed.is_available() else []
-    kept = [
-        (owner, name, getattr(owner, name))
-        for owner in owners
-        for name in WATCHED
-        if hasattr(owner, name)
-    ]
+    owner = torch.distributed if torch.distributed.is_available() else None
+    kept = [(name, getattr(owner, name)) for name in WATCHED if hasattr(owner, name)]
     try:
-        for owner, name, _ in kept:
+        for name, _ in kept:
             setattr(owner, name, refuse)
         yield
     finally:
-        for owner, name, function in kept:
+        for name, function in kept:
             setattr(owner, name, function)
 
 
@@ -88,9 +74,7 @@ class Collectives:
         folder = os.environ.get("LS_OBSERVE_DIR") or self.hub.settings.directory
         path = os.path.join(folder, "joining.%d" % os.getpid())
         with contextlib.suppress(OSError, TypeError, ValueError):
-            place = urlsplit(
-                kwargs.get("init_method") or (args[1] if len(args) > 1 else None) or "env://"
-            )
+            place = urlsplit(argument(args, kwargs, "init_method", 1) or "env://")
             variables = os.environ if place.scheme == "env" else {}
             rank, world = kwargs.get("rank", -1), kwargs.get("world_size", -1)
             words = (
@@ -124,13 +108,13 @@ class Collectives:
                 return
             self.hub.activate_joined()
             given = args[tensor] if tensor is not None and len(args) > tensor else None
-            for key in TENSORS:
-                given = kwargs.get(key, given) if given is None else given
+            if given is None:
+                given = next((kwargs[k] for k in TENSORS if kwargs.get(k) is not None), None)
             count, kind = self._size(given)
-            reduce = kwargs.get(
-                "op", args[operator] if operator is not None and len(args) > operator else None
-            )
-            word = ("sum" if reduce is None else _word(reduce)) if operator is not None else ""
+            word = ""
+            if operator is not None:
+                reduce = argument(args, kwargs, "op", operator)
+                word = "sum" if reduce is None else _word(reduce)
             at = self.hub.places.here()
             part = self._part(original, args, kwargs)
             if getattr(given, "grad_fn", None) is not None:
@@ -167,16 +151,188 @@ class Collectives:
         return out
 
     def _size(self, given):
-        if isinstance(given, self.hub.torch.Tensor):
-            return given.numel(), type_name(given.dtype)
-        if (
-            isinstance(given, (list, tuple))
-            and given
-            and isinstance(given[0], self.hub.torch.Tensor)
-        ):
-            return sum(t.numel() for t in given), type_name(given[0].dtype)
-        return 0, ""
+        listed = isinstance(given, (list, tuple))
+        tensors = given if listed else [given]
+        if not tensors or not isinstance(tensors[0], self.hub.torch.Tensor):
+            return 0, ""
+        return sum(t.numel() for t in tensors), type_name(tensors[0].dtype)
 
 
 def _word(operator):
     return str(operator).rsplit(".", 1)[-1].lower().strip("<>")
+
+
+# ---- gathered for the loss -----------------------------------------------------------------------
+
+KEPT = 16  # gathers of a detailed step
+NODES = 20000  # of a graph that is walked
+NAMES = ("all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_coalesced")
+# nodes that keep an operand as it was, by the names of their operands
+OPERANDS = {
+    "MmBackward0": ("self", "mat2"),
+    "BmmBackward0": ("self", "mat2"),
+    "MulBackward0": ("self", "other"),
+    "DivBackward0": ("self", "other"),
+}
+
+
+class Gathered:
+    """The gathers of a detailed step whose tensor has a graph, until its next backward."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.step = None
+        # (place, node of what was gathered, which of its outputs, [what was received])
+        self.kept = []
+
+    def keep(self, step, at, given, received):
+        if self.step != step:
+            self.step, self.kept = step, []
+        tensors = list(received) if isinstance(received, (list, tuple)) else [received]
+        if len(self.kept) < KEPT and all(isinstance(t, self.torch.Tensor) for t in tensors):
+            self.kept.append((at, given.grad_fn, given.output_nr, tensors))
+
+    def lost(self, roots):
+        """The place of a gather whose values are a constant in the graph of what goes backward,
+        which has no other way to what was gathered; None: there is none, or it is not known.
+        """
+        kept, self.kept = self.kept, []
+        if not kept or not hasattr(kept[0][1], "_sequence_nr"):
+            return None
+        edges, nodes = self._walk(roots)
+        if edges is None:
+            return None
+        for at, node, output, tensors in kept:
+            if (node, output) in edges:
+                continue  # the script put its own part back, or uses it elsewhere, too
+            # what was made before the gather does not use it; parts of it may be computed again
+            after = [one for one in nodes if one._sequence_nr() > node._sequence_nr()]
+            if any(self._holds(one, tensors) for one in after):
+                return at
+        return None
+
+    def _walk(self, roots):
+        edges, nodes = {(tensor.grad_fn, tensor.output_nr) for tensor in roots}, []
+        for node in nodes_from(tensor.grad_fn for tensor in roots):
+            nodes.append(node)
+            if len(nodes) > NODES:
+                return None, None
+            edges.update(node.next_functions)
+        return edges, nodes
+
+    def _holds(self, node, tensors):
+        """Whether an operand of the node without a gradient is what was received, in one piece or
+        joined.
+        """
+        names = OPERANDS.get(type(node).__name__, ())
+        for name, (following, _) in zip(names, node.next_functions):
+            # an operand's value is kept for the gradient of the other one
+            saved = getattr(node, "_saved_" + name, None) if following is None else None
+            if isinstance(saved, self.torch.Tensor) and self._is_joined(saved, tensors):
+                return True
+        return False
+
+    def _is_joined(self, saved, tensors):
+        count = sum(t.numel() for t in tensors)
+        if saved.numel() != count or saved.device != tensors[0].device or count == 0:
+            return False
+        if saved.dtype != tensors[0].dtype:
+            return False
+        flat = self.torch.cat([t.detach().reshape(-1) for t in tensors])
+        # in the order of its memory: a transposed view of what was joined is the same
+        order = sorted(range(saved.dim()), key=lambda d: (-saved.stride(d), d))
+        return bool(self.torch.equal(saved.detach().permute(order).reshape(-1), flat))
+
+
+# ---- what they are for ---------------------------------------------------------------------------
+
+DEPTH = 40  # frames that are looked at
+GATHERS = ("all_gather", "all_gather_into_tensor", "_all_gather_base", "gather")
+# functions that cut off what fills up the last batches, or gather no samples
+USES = {
+    "gather_for_metrics": "metrics",
+    "gather_all_tensors": "state",
+    "reduce_boolean_decision": "decision",
+}
+CUTS = set("narrow unique split chunk islice set dict drop_duplicates index_select take".split())
+SLICES = {"BUILD_SLICE", "BINARY_SLICE"}
+
+
+class Purposes:
+    def __init__(self, places):
+        self.places = places
+        self.calls = {}  # (code, place) of a call: whether the function cuts anything off behind it
+
+    def of(self, name):
+        """{"use": "metrics" | "state" | "decision", "monitor": what a decision is taken by,
+        "value": that of this rank, "cut": whether the script cuts anything off behind a gather}.
+        """
+        frames = self._frames()
+        for place, frame in enumerate(frames):
+            use = USES.get(frame.f_code.co_name)
+            if use == "decision":
+                return {"use": use, **_decision(frames[place:])}
+            if use is not None:
+                return {"use": use}
+        return self._cut(frames) if name in GATHERS else {}
+
+    def _frames(self):
+        """Frames outside torch, the standard library and this module, innermost first."""
+        frame, found = sys._getframe(1), []
+        while frame is not None and len(found) < DEPTH:
+            if self.places.name_of(frame.f_code.co_filename)[0]:
+                found.append(frame)
+            frame = frame.f_back
+        return found
+
+    def _cut(self, frames):
+        """Of a call by the script, or by Accelerate for it; of other libraries nothing is known."""
+        own = [frame for frame in frames if not self.places.name_of(frame.f_code.co_filename)[1]]
+        own = [frame for frame in own if frame.f_code.co_filename[:1] != "<"]
+        for frame in frames[: frames.index(own[0])] if own else []:
+            if not self.places.name_of(frame.f_code.co_filename)[0].startswith("accelerate/"):
+                return {}
+        return {"cut": any(self._cuts(frame.f_code, frame.f_lasti) for frame in own)} if own else {}
+
+    def _cuts(self, code, place):
+        found = self.calls.get((code, place))
+        if found is None:
+            found = self.calls[(code, place)] = _cuts(code, place)
+        return found
+
+
+# ---- a script that gathers -----------------------------------------------------------------------
+
+
+def _cuts(code, place):
+    """Whether something behind that instruction, or in the innermost loop that it is in, may leave
+    out a part of a sequence.
+    """
+    instructions = list(dis.get_instructions(code))
+    jumps = (i for i in instructions if i.offset > place and "JUMP" in i.opname)
+    back = [i.argval for i in jumps if isinstance(i.argval, int)]
+    begin = max((target for target in back if target < place), default=place)
+    for instruction in instructions:
+        if instruction.offset < begin:
+            continue
+        if instruction.opname in SLICES or isinstance(instruction.argval, slice):
+            return True
+        if isinstance(instruction.argval, str) and instruction.argval in CUTS:
+            return True
+    return False
+
+
+# ---- a callback that decides ---------------------------------------------------------------------
+
+
+def _decision(frames):
+    """By which value a callback of Lightning decides: its name, and what it is on this rank."""
+    for frame in frames:
+        monitor = getattr(frame.f_locals.get("self"), "monitor", None)
+        value = frame.f_locals.get("current")
+        if isinstance(monitor, str):
+            out = {"monitor": monitor}
+            if hasattr(value, "item") and value.numel() == 1:
+                out["value"] = float(value.item())
+            return out
+    return {}

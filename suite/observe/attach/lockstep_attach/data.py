@@ -2,13 +2,16 @@
 
 import array
 import collections
+import contextlib
 import hashlib
+import os
+import sys
 import time
 import weakref
 
-from .keys import Keys
-from .sources import Sources
+from .digests import GOLDEN, MASK
 from .workers import Workers
+from .wrapping import ByObject
 
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
@@ -37,33 +40,19 @@ class Pass:
         self.content = []
         self.apart = True  # batches can be taken apart
 
-
-class Built:
-    """Where objects of the script's were built."""
-
-    def __init__(self):
-        self.by_id = {}
-
-    def put(self, thing, at):
-        key = id(thing)
-        self.by_id[key] = (weakref.ref(thing, lambda ref: self._gone(key, ref)), at)
-
-    def _gone(self, key, ref):
-        if self.by_id.get(key, (None,))[0] is ref:
-            del self.by_id[key]
-
-    def at(self, thing):
-        ref, at = self.by_id.get(id(thing), (None, ""))
-        return at if ref is not None and ref() is thing else ""
+    def stay_whole(self):
+        """They cannot."""
+        self.apart, self.content = False, []
+        self.drawn.clear()
 
 
 class Data:
     def __init__(self, hub):
         self.hub = hub
-        self.built = Built()
+        self.built = ByObject()  # where objects of the script's were built
         self.open = {}  # id of an iterator: its pass
-        self.loaders = {}  # id of a loader: [weak reference, index, passes]
-        self.count = 0
+        self.loaders = ByObject()  # their numbers
+        self.passes = {}  # number of a loader: passes that have begun
         self.sources = Sources(hub.torch)
         self.workers = Workers(hub)
 
@@ -78,7 +67,7 @@ class Data:
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset, None)
         wrap(base, "_next_index", None, self._drawn)
-        wrap(base, "__next__", self._enter_next, self._leave_next)
+        wrap(base, "__next__", lambda args, kwargs: time.perf_counter_ns(), self._leave_next)
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
@@ -94,8 +83,8 @@ class Data:
             if entry is not None:
                 self._close(entry)
             entry = self.open[id(iterator)] = Pass(iterator, self._gone)
-            dataset = getattr(iterator, "_dataset", None)
-            entry.modulus, entry.facts = _modulus(dataset)
+            entry.facts = {"length": _length(getattr(iterator, "_dataset", None))}
+            entry.modulus = _modulus(entry.facts["length"])
             entry.indexed = getattr(iterator, "_dataset_kind", 0) == 0
         return entry
 
@@ -125,17 +114,14 @@ class Data:
         if error is not None or not hasattr(result, "_sampler_iter"):
             return
         loader, entry = args[0], self._of(result)
-        known = self.loaders.get(id(loader))
-        if known is None or known[0]() is not loader:
-            known = self.loaders[id(loader)] = [weakref.ref(loader), self.count, 0]
-            self.count += 1
-        entry.loader, entry.number = weakref.ref(loader), known[2]
-        known[2] += 1
+        number = self.loaders.number(loader)
+        entry.loader, entry.number = weakref.ref(loader), self.passes.get(number, 0)
+        self.passes[number] = entry.number + 1
         entry.at = self.hub.places.here()
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
-        entry.facts.update(loader=known[1], **{"pass": entry.number, "at": entry.at})
+        entry.facts.update(loader=number, **{"pass": entry.number, "at": entry.at})
         entry.facts.update(self._facts(loader, result))
-        self.hub.misuse.transforms.loader(loader, known[1], entry.number)
+        self.hub.misuse.transforms.loader(loader, number, entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
 
@@ -148,11 +134,8 @@ class Data:
         if shuffle is None:
             shuffle = {kinds.RandomSampler: True, kinds.SequentialSampler: False}.get(type(sampler))
         out = {"sampler": type(sampler).__name__, "shuffle": shuffle}
-        for member, name in (
-            ("replicas", "num_replicas"),
-            ("sampler_rank", "rank"),
-            ("sampler_epoch", "epoch"),
-        ):
+        names = {"replicas": "num_replicas", "sampler_rank": "rank", "sampler_epoch": "epoch"}
+        for member, name in names.items():
             value = getattr(sampler, name, None)
             if isinstance(value, int):
                 out[member] = value
@@ -163,7 +146,7 @@ class Data:
         out["base_seed"] = getattr(iterator, "_base_seed", None)
         dataset = getattr(loader, "dataset", None)
         for member, thing in (("built", loader), ("sampler_at", sampler), ("cut_at", dataset)):
-            at = self.built.at(thing)
+            at = self.built.get(thing)
             if at:
                 out[member] = at
         inner = _innermost(loader)
@@ -206,8 +189,7 @@ class Data:
         if not entry.drawn:
             return
         if getattr(iterator, "_in_order", True) is False:
-            entry.apart, entry.content = False, []
-            entry.drawn.clear()
+            entry.stay_whole()
             return
         numbers = entry.drawn.popleft()
         length = entry.facts.get("length") or len(numbers)
@@ -219,8 +201,7 @@ class Data:
         single = not getattr(iterator, "_auto_collation", True)
         tensors = self._tensors(batch, None if single else len(numbers), [])
         if not tensors:
-            entry.apart, entry.content = False, []
-            entry.drawn.clear()
+            entry.stay_whole()
             return
         labels = None if single else _labels(tensors)
         for place in places[: CONTENTS - len(entry.content)]:
@@ -241,11 +222,8 @@ class Data:
     def _tensors(self, tree, count, out, depth=0):
         """The tensors of a batch, each with `count` samples; None if it cannot be taken apart."""
         if isinstance(tree, self.hub.torch.Tensor):
-            if (
-                tree.layout != self.hub.torch.strided
-                or count is not None
-                and (not tree.dim() or len(tree) != count)
-            ):
+            apart = count is None or tree.dim() and len(tree) == count
+            if tree.layout != self.hub.torch.strided or not apart:
                 return None
             out.append(tree)
             return out
@@ -257,9 +235,6 @@ class Data:
             if self._tensors(value, count, out, depth + 1) is None:
                 return None
         return out
-
-    def _enter_next(self, args, kwargs):
-        return time.perf_counter_ns()
 
     def _leave_next(self, note, args, kwargs, result, error):
         if note is not None:
@@ -291,10 +266,9 @@ class Data:
                 event["content"] = entry.content
         else:
             event["indices"] = False
-        if entry.facts.get("workers"):
-            drawn = self.workers.of(entry.facts.get("base_seed"))
-            if drawn:
-                event["random"] = drawn
+        drawn = entry.facts.get("workers") and self.workers.of(entry.facts.get("base_seed"))
+        if drawn:
+            event["random"] = drawn
         if entry.keys is not None and entry.keys.kept:
             event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
         if entry.whole or entry.trained is None:
@@ -333,21 +307,224 @@ def _innermost(loader):
     return found
 
 
-def _length(iterator):
-    """Batches of a pass; None where that is not known."""
+def _length(thing):
+    """Batches of a pass, samples of a data set; None where that is not known."""
     try:
-        return len(iterator)
-    except Exception:  # the user's own sampler, or none
+        return len(thing)
+    except Exception:  # the user's own sampler or __len__, or none
         return None
 
 
-def _modulus(dataset):
-    """(modulus, {"length"}) of a dataset; 1 where it has no length."""
-    try:
-        length = len(dataset)
-    except Exception:  # the user's own __len__, or none
-        return 1, {"length": None}
+def _modulus(length):
+    """Of the indices that are written."""
     modulus = 1
-    while -(-length // modulus) > KEPT:
+    while length is not None and -(-length // modulus) > KEPT:
         modulus *= 2
-    return modulus, {"length": length}
+    return modulus
+
+
+# ---- what samples are named by -------------------------------------------------------------------
+# Whatever index they have and on whatever rank they are: of a sample its integers in full, and 64
+# of its floating point numbers. What fills a short row of integers up to the longest one of its
+# batch changes nothing.
+
+ELEMENTS = 64  # of the floating point numbers of a sample
+COLUMNS = 4096  # of the integers of a sample
+KEYS = 2048  # keys of a pass that are written, for the data set's length
+BATCHES = 1024  # of a pass that are looked at
+BITS = 48  # of a key: exact in JSON
+
+
+def key_weight(place):
+    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic
+    progression would give one key to all samples of the same numbers in another order, once
+    differences are taken.
+    """
+    value = (place + 1) * GOLDEN & MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    value = (value ^ value >> 31) | 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def keys_modulus(length):
+    """Keys that are 0 modulo this power of two are kept."""
+    modulus = 1
+    while length is not None and length > KEYS * modulus:
+        modulus *= 2
+    return modulus
+
+
+class Keys:
+    """Of one pass."""
+
+    def __init__(self, torch, length):
+        self.torch, self.modulus = torch, keys_modulus(length)
+        self.unknown = length is None
+        self.kept, self.batches = [], 0
+        self.weights = {}
+
+    def _weights(self, count):
+        if count not in self.weights:
+            if len(self.weights) > 256:
+                self.weights.clear()
+            values = [key_weight(place) for place in range(count)]
+            self.weights[count] = self.torch.tensor(values, dtype=self.torch.int64, device="cpu")
+        return self.weights[count]
+
+    def _words(self, tensor):
+        """Some of each sample's numbers as integers, [samples, numbers]; None: not looked at."""
+        torch = self.torch
+        if tensor.is_floating_point():
+            if tensor.dim() == 4 and not tensor.is_contiguous():
+                tensor = tensor.permute(0, 2, 3, 1)
+            if not tensor.is_contiguous():
+                return None
+            rows = tensor.view(len(tensor), -1)
+            step = max(1, rows.shape[1] // ELEMENTS)
+            return rows[:, : ELEMENTS * step : step].float().contiguous().view(torch.int32).long()
+        rows = tensor.reshape(len(tensor), -1)[:, :COLUMNS].long()
+        # a tail of equal numbers has no differences; the longest row's is as if a zero followed
+        return torch.cat([rows[:, :1], rows[:, :-1] - rows[:, 1:], rows[:, -1:]], 1)
+
+    def add(self, tensors):
+        """A batch: tensors whose first dimension is that of its samples."""
+        if self.batches >= BATCHES or len(self.kept) >= 2 * KEYS:
+            return
+        self.batches += 1
+        total, wide = None, False
+        for place, tensor in enumerate(tensors[:8]):
+            if tensor.device.type != "cpu" or tensor.is_complex() or tensor.numel() == 0:
+                return
+            words = self._words(tensor.detach())
+            if words is None:
+                return
+            wide = wide or tensor[0].numel() > 1
+            part = (words * self._weights(words.shape[1])).sum(1) * key_weight(place + 1)
+            total = part if total is None else total + part
+        if total is None or not wide:
+            return  # a label alone names no sample
+        keys = (total * key_weight(3) >> 64 - BITS - 8) & (1 << BITS) - 1
+        keys = keys[keys % self.modulus == 0] if self.modulus > 1 else keys
+        self.kept.extend(keys.tolist())
+        while self.unknown and len(self.kept) > KEYS:  # a stream: as many as there is room for
+            self.modulus *= 2
+            self.kept = [key for key in self.kept if key % self.modulus == 0]
+
+
+# ---- what a data set is made of ------------------------------------------------------------------
+# As its own members show it: whether two ranks have the same one, and whether a rank has a part of
+# it. Nothing of the user's own code is called: lists, arrays and tensors are read where they lie.
+
+PLACES = 64  # entries of a list that are looked at
+NUMBERS = 16  # of an entry
+FEW = 8  # entries that differ: lists of fewer, as of classes, are equal in many data sets
+DEPTH = 4  # data sets within data sets
+PART = 256  # indices of a part that are kept
+
+
+class Sources:
+    def __init__(self, torch):
+        self.torch = torch
+        self.known = ByObject()  # members of data sets
+
+    def members(self, dataset):
+        """{"source": hex, "part": {...}}, as the data set was when it was first seen: one that
+        keeps what it has loaded changes later.
+        """
+        found = self.known.get(dataset)
+        if found is None:
+            found = self._look(dataset)
+            with contextlib.suppress(TypeError):  # a list, which may change
+                self.known.put(dataset, found)
+        return found
+
+    def _look(self, dataset):
+        out = {}
+        try:
+            name = self._name(dataset, 0)
+            if name is not None:
+                out["source"] = name
+            if type(dataset) is self.torch.utils.data.Subset:
+                out["part"] = self._part(dataset)
+        except Exception:  # a data set of a kind that is not foreseen says nothing
+            return {}
+        return out
+
+    def _part(self, subset):
+        length = len(subset.dataset)
+        modulus = max(1, -(-length // PART))
+        numbers = (int(index) for index in subset.indices)
+        kept = [number for number in numbers if number % modulus == 0]
+        return {"length": length, "modulus": modulus, "kept": kept[: 2 * PART]}
+
+    def _name(self, dataset, depth):
+        """A hex digest, or None where nothing names its samples."""
+        if depth > DEPTH:
+            return None
+        parts = []
+        if type(dataset) in (list, tuple):
+            parts.append(self._entries(dataset))
+        elif hasattr(dataset, "_fingerprint") and type(dataset._fingerprint) is str:
+            parts.append(dataset._fingerprint.encode())
+        elif hasattr(dataset, "__dict__"):
+            length = len(dataset)
+            for key, value in sorted(vars(dataset).items()):
+                found = self._member(value, length, depth)
+                if found is not None:
+                    parts.append(key.encode() + b":" + found)
+        if not parts or None in parts:
+            return None
+        return hashlib.blake2b(b"|".join(parts), digest_size=8).hexdigest()
+
+    def _member(self, value, length, depth):
+        kinds = self.torch.utils.data
+        if isinstance(value, kinds.Dataset) and not isinstance(value, kinds.IterableDataset):
+            name = self._name(value, depth + 1)
+            return name.encode() if name is not None else None
+        if self._is_list(value) and len(value) >= max(length, FEW):
+            return self._entries(value)
+        if type(value) in (list, tuple) and 0 < len(value) <= 16:  # of a TensorDataset
+            found = [self._member(part, length, depth + 1) for part in value] if depth < 2 else []
+            parts = [part for part in found if part is not None]  # classes alone name nothing
+            return b",".join(parts) if parts else None
+        return None
+
+    def _is_list(self, value):
+        if type(value) in (list, tuple, range):
+            return True
+        numpy = sys.modules.get("numpy")
+        array = isinstance(value, self.torch.Tensor) and value.device.type == "cpu"
+        array = array or numpy is not None and isinstance(value, numpy.ndarray)
+        return array and len(value.shape) > 0
+
+    def _entries(self, values):
+        count = len(values)
+        places = {place * (count - 1) // (PLACES - 1) for place in range(PLACES)} if count else ()
+        found = [_entry(self.torch, values[place], 0) for place in sorted(places)]
+        if None in found or len(set(found)) < min(FEW, count):
+            return None
+        return b"%d:" % count + b";".join(found)
+
+
+def _entry(torch, value, depth):
+    """Bytes that name an entry; None for one of a kind that is not known. Of a path its last part:
+    each rank may have a copy of the files in a folder of its own.
+    """
+    if type(value) is str:
+        return os.path.basename(value).encode("utf-8", "replace") or b"/"
+    if value is None or type(value) in (int, float, bool, bytes):
+        return repr(value).encode()
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.layout != torch.strided or value.is_complex():
+            return None
+        value = value.detach()
+    if hasattr(value, "ravel") and hasattr(value, "dtype"):  # also a single number of numpy
+        flat = value.ravel()
+        return repr(flat[:: max(1, len(flat) // NUMBERS)][:NUMBERS].tolist()).encode()
+    if type(value) is dict:
+        value = list(value.items())
+    if type(value) in (list, tuple) and depth < 3:
+        parts = [_entry(torch, part, depth + 1) for part in value[:NUMBERS]]
+        return None if None in parts else b"(" + b",".join(parts) + b")"
+    return None

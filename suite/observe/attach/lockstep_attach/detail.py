@@ -5,14 +5,7 @@ import time
 
 from .samples import norm, write_safetensors
 
-NORMS = (
-    "param",
-    "used",
-    "update",
-    "reduced",
-    "grad",
-    "clipped",
-)  # the members of norm/NAME, in order
+NORMS = "param used update reduced grad clipped".split()  # the members of norm/NAME, in order
 
 
 class Detail:
@@ -229,17 +222,12 @@ class Detail:
         for entry, _ in hub.models.trainable():
             named["index/" + entry.name] = entry.sampler.index_tensor()
         rank = hub.rank()
-        path = os.path.join(
-            hub.settings.directory, "samples", "step%06d.rank%d.safetensors" % (step.number, rank)
+        file = "step%06d.rank%d.safetensors" % (step.number, rank)
+        metadata = {"step": step.number, "rank": rank, "samples": hub.settings.samples}
+        metadata.update({"again": self.again_note}, **self.again_told)
+        write_safetensors(
+            torch, os.path.join(hub.settings.directory, "samples", file), named, metadata
         )
-        metadata = {
-            "step": step.number,
-            "rank": rank,
-            "samples": hub.settings.samples,
-            "again": self.again_note,
-        }
-        metadata.update(self.again_told)
-        write_safetensors(torch, path, named, metadata)
 
     def _clear_skipped(self):
         for names, found_inf in self.found:
@@ -263,9 +251,8 @@ class Detail:
                 if kind in norms:
                     place = row * len(NORMS) + column
                     devices.setdefault(norms[kind].device, []).append((place, norms[kind]))
-        table = torch.full(
-            (len(self.norms) * len(NORMS),), float("nan"), dtype=torch.float64, device="cpu"
-        )
+        count = len(self.norms) * len(NORMS)
+        table = torch.full((count,), float("nan"), dtype=torch.float64, device="cpu")
         for members in devices.values():
             places = torch.tensor([place for place, _ in members], dtype=torch.int64, device="cpu")
             table[places] = torch.stack([value for _, value in members]).cpu() ** 2

@@ -29,11 +29,8 @@ def words(torch, tensor):
     if not tensor.is_contiguous():
         # A sum does not see the order of whole words: what lies densely in another order needs no
         # copy.
-        if (
-            size >= 4
-            and tensor.dim() == 4
-            and tensor.is_contiguous(memory_format=torch.channels_last)
-        ):
+        pictures = size >= 4 and tensor.dim() == 4
+        if pictures and tensor.is_contiguous(memory_format=torch.channels_last):
             tensor = tensor.permute(0, 2, 3, 1)
         else:
             tensor = tensor.contiguous()
@@ -60,13 +57,9 @@ def sums(torch, tensors):
         else:
             groups.setdefault((flat.numel(), flat.device), []).append((place, flat))
     for members in groups.values():
-        places = [place for place, _ in members]
-        if len(members) == 1:
-            out.append((places, members[0][1].sum(dtype=torch.int64).reshape(1)))
-        else:
-            out.append(
-                (places, torch.stack([flat for _, flat in members]).sum(1, dtype=torch.int64))
-            )
+        places, flats = zip(*members)
+        stacked = torch.stack(flats) if len(flats) > 1 else flats[0].reshape(1, -1)
+        out.append((list(places), stacked.sum(1, dtype=torch.int64)))
     return out
 
 
@@ -81,9 +74,8 @@ class Digests:
             if len(self.weights) > 4096:
                 self.weights.clear()
             values = [weight(place) for place in places]
-            self.weights[key] = self.hub.torch.tensor(
-                values, dtype=self.hub.torch.int64, device=device
-            )
+            torch = self.hub.torch
+            self.weights[key] = torch.tensor(values, dtype=torch.int64, device=device)
         return self.weights[key]
 
     def digest(self, tensors):

@@ -10,9 +10,7 @@ import threading
 import types
 
 DEPTH = 3  # functions within functions
-CHANGES = set(
-    "append appendleft extend insert add update setdefault pop popleft clear remove".split()
-)
+CHANGES = "append appendleft extend insert add update setdefault pop popleft clear remove".split()
 CONTAINERS = (list, dict, set, collections.deque, bytearray)
 
 
@@ -25,7 +23,8 @@ class _Line:
     def changes(self, value):
         """Whether it calls a method that changes the container, or stores in it."""
         return isinstance(value, CONTAINERS) and (
-            self.writes or any(hasattr(value, name) for name in self.attributes & CHANGES)
+            self.writes
+            or any(hasattr(value, name) for name in self.attributes.intersection(CHANGES))
         )
 
 
@@ -109,9 +108,8 @@ class Effects:
     def _of_method(self, kind, name, seen):
         function = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
         function = getattr(function, "_ls_original", function)
-        return (
-            self._of(function, kind, seen, 0) if isinstance(function, types.FunctionType) else None
-        )
+        plain = isinstance(function, types.FunctionType)
+        return self._of(function, kind, seen, 0) if plain else None
 
     def _of(self, function, kind, seen, depth):
         function = getattr(function, "_ls_original", function)
@@ -137,20 +135,14 @@ class Effects:
     def _of_line(self, line):
         for name, value in line.held.items():
             module = str(getattr(type(value), "__module__", ""))
-            draws = isinstance(
-                value,
-                (self.hub.torch.Generator, random.Random, itertools.count, types.GeneratorType),
-            )
+            drawing = (random.Random, itertools.count, types.GeneratorType)
+            draws = isinstance(value, (self.hub.torch.Generator, *drawing))
             if draws or (module.startswith("numpy.random") and not isinstance(value, type)):
                 return "goes on with %s, which is outside the module" % name
-            own = (
-                {}
-                if isinstance(value, types.ModuleType)
-                else getattr(value, "__dict__", None) or {}
-            )
+            own = getattr(value, "__dict__", None) or {}
+            own = {} if isinstance(value, types.ModuleType) else own
             kept = [own[attribute] for attribute in line.attributes if attribute in own]
-            if any(line.changes(one) for one in [value, *kept]) or any(
-                stored in own for stored in line.stored
-            ):
+            stores = any(stored in own for stored in line.stored)
+            if stores or any(line.changes(one) for one in [value, *kept]):
                 return "changes %s, which is outside the module" % name
         return None

@@ -7,10 +7,11 @@ import os
 import sys
 import sysconfig
 
-from .alike import Alike
 from .wrapping import FILE
 
 TEXT = 300
+SHAPES = 8  # of steps that are remembered: scripts that train networks in turn have several
+SPAN = 256  # steps, after which one is whole again: rates and scales move away
 
 
 class Lazy:
@@ -21,6 +22,20 @@ class Lazy:
     def __init__(self, tensors, make=None):
         self.tensors = tensors if isinstance(tensors, list) else [tensors]
         self.make = make
+
+
+def summed(lazies):
+    """The Lazy sum of some, on the device that has the numbers; None of none."""
+    lazies, tensors, parts = list(lazies), [], []
+    for lazy in lazies:
+        parts.append((len(tensors), len(lazy.tensors), lazy.make))
+        tensors.extend(lazy.tensors)
+
+    def total(*numbers):
+        values = ((make, numbers[at : at + count]) for at, count, make in parts)
+        return sum(make(*part) if make else part[0] for make, part in values)
+
+    return Lazy(tensors, total) if len(parts) > 1 else next(iter(lazies), None)
 
 
 class Late:
@@ -51,11 +66,8 @@ def number(value):
 def _leaves(tree, out):
     if isinstance(tree, Lazy):
         out.append(tree)
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            _leaves(value, out)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
+    elif isinstance(tree, (dict, list, tuple)):
+        for value in tree.values() if isinstance(tree, dict) else tree:
             _leaves(value, out)
 
 
@@ -145,6 +157,35 @@ def merge_calls(calls):
                 continue
         merged.append(dict(call))
     return merged
+
+
+class Alike:
+    """Steps whose calls are those of an earlier step but for some members: most steps of a long
+    job.
+    """
+
+    def __init__(self):
+        self.whole = {}  # words and members of the calls: (number of the step, its calls)
+
+    def shorten(self, event):
+        """Leaves of the calls of a step what differs from the step that it then names as `like`."""
+        calls, number = event["calls"], event["step"]
+        shape = tuple((call["call"], *call) for call in calls)
+        before, known = self.whole.get(shape, (None, None))
+        if before is None or number - before >= SPAN:
+            if before is None and len(self.whole) >= SHAPES:
+                self.whole.clear()
+            self.whole[shape] = number, calls
+            return
+        event["like"] = before
+        event["calls"] = [
+            {name: value for name, value in call.items() if not _is_same(value, old[name])}
+            for call, old in zip(calls, known)
+        ]
+
+
+def _is_same(one, other):
+    return one == other and one.__class__ is other.__class__
 
 
 class Writer:
@@ -253,13 +294,8 @@ class Places:
     def __init__(self, torch):
         self.work = os.path.realpath(os.getcwd()) + os.sep
         paths = sysconfig.get_paths()
-        self.library = tuple(
-            {
-                os.path.realpath(paths[k]) + os.sep
-                for k in ("stdlib", "platstdlib", "scripts")
-                if k in paths
-            }
-        )
+        names = [name for name in ("stdlib", "platstdlib", "scripts") if name in paths]
+        self.library = tuple({os.path.realpath(paths[name]) + os.sep for name in names})
         self.inside = (
             os.path.dirname(os.path.realpath(torch.__file__)) + os.sep,
             os.path.dirname(os.path.realpath(__file__)) + os.sep,
@@ -267,9 +303,6 @@ class Places:
         self.known = {}
 
     def _name(self, file):
-        """(the file as events name it, or "" for one that is not the user's; whether it is a
-        package's).
-        """
         if file.startswith("<frozen") or file.startswith("<eval_with_key") or file == FILE:
             return "", False
         if file.startswith("<"):
@@ -284,17 +317,14 @@ class Places:
             return "", False
         return path[len(self.work) :] if path.startswith(self.work) else path, False
 
-    def _lookup(self, file):
-        found = self.known.get(file)
-        if found is None:
-            found = self.known[file] = self._name(file)
-        return found
-
     def name_of(self, file):
         """(the file as events name it, "" for one of torch, of the standard library or of this
         module; whether it is a package's).
         """
-        return self._lookup(file)
+        found = self.known.get(file)
+        if found is None:
+            found = self.known[file] = self._name(file)
+        return found
 
     def here(self, built=None):
         """ "train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
@@ -303,7 +333,7 @@ class Places:
         """
         frame, first, between, called = sys._getframe(1), "", 0, ""
         while frame is not None:
-            name, packaged = self._lookup(frame.f_code.co_filename)
+            name, packaged = self.name_of(frame.f_code.co_filename)
             passed = (first and packaged) or (built is not None and _constructs(frame, built))
             if name and not passed:
                 place = "%s:%d" % (name[-(TEXT // 2 - 20) :], frame.f_lineno)
@@ -321,16 +351,15 @@ class Places:
     def of(self, function):
         """Where a function of the user's is defined, "" where that is not known."""
         code = getattr(function, "__code__", None)
-        name = self._lookup(code.co_filename)[0] if code is not None else ""
+        name = self.name_of(code.co_filename)[0] if code is not None else ""
         if not name:
             return ""
         try:
             lines, first = inspect.getsourcelines(code)
         except (OSError, TypeError):
             lines, first = [], code.co_firstlineno
-        decorators = next(
-            (k for k, line in enumerate(lines) if line.lstrip().startswith("def ")), 0
-        )
+        defs = (k for k, line in enumerate(lines) if line.lstrip().startswith("def "))
+        decorators = next(defs, 0)
         return "%s:%d" % (name[-(TEXT - 12) :], first + decorators)
 
     def _is_ours(self, file, folder):
@@ -342,4 +371,4 @@ class Places:
         ours = self.inside[1]
         while frame is not None and self._is_ours(frame.f_code.co_filename, ours):
             frame = frame.f_back
-        return frame is not None and bool(self._lookup(frame.f_code.co_filename)[0])
+        return frame is not None and bool(self.name_of(frame.f_code.co_filename)[0])

@@ -5,13 +5,53 @@ Whether a backward is the slope of its forward shows without the module around i
 function or in a training_step that is not run again.
 """
 
+from .losses import nodes_from
 from .records import Reason, is_plain, mapped
-from .slope import STEP
 
+# of a tensor's own size: in FP64 the difference of two forwards keeps nine digits, and few branches
+# flip
+STEP = 1e-5
 MOST = 32  # calls of a step that are looked at
 # A second step, ten times as long: a slope is the same at both, what f32 inside a function rounds,
 # or a branch that flips, is not
 LONGER, SAME = 10, 0.01
+
+
+def own_functions(torch, outputs):
+    """{name: class} of those outside torch whose backward the outputs' graph calls."""
+    found = {}
+    for node in nodes_from(tensor.grad_fn for tensor in outputs):
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            made_by = getattr(type(node), "_forward_cls", type(node))
+            if not made_by.__module__.startswith("torch."):
+                found[made_by.__name__] = made_by
+    return found
+
+
+def along(pairs):
+    """([(tensor, its step)], by how much a product should change) of [(tensor, gradient)]: each
+    moves along its gradient, so that no tensor's share hides another's.
+    """
+    moves, expected = [], 0.0
+    for tensor, grad in pairs:
+        norm = float(grad.norm()) if grad is not None else 0.0
+        if norm > 0:
+            size = STEP * (float(tensor.detach().norm()) or 1.0)
+            moves.append((tensor, grad * (size / norm)))
+            expected += size * norm
+    return moves, expected
+
+
+def measured(torch, moves, product, by=1):
+    """Half of what product() changes by from so many steps down to as many up."""
+    products = []
+    with torch.no_grad():
+        for factor in (by, -2 * by, by):  # up, down, back
+            for tensor, move in moves:
+                tensor.add_(move, alpha=factor)
+            if len(products) < 2:
+                products.append(product())
+    return (products[0] - products[1]) / 2
 
 
 class Call:
@@ -155,33 +195,16 @@ class Functions:
         grads = torch.autograd.grad(
             [out for out, _ in pairs], needed, [grad for _, grad in pairs], allow_unused=True
         )
-        moves, expected = [], 0.0
-        for value, grad in zip(needed, grads):
-            norm = float(grad.norm()) if grad is not None else 0.0
-            if norm > 0:
-                size = STEP * (float(value.detach().norm()) or 1.0)
-                moves.append((value, grad * (size / norm)))
-                expected += size * norm
+        moves, expected = along(zip(needed, grads))
         if expected == 0:
             return None
-        ratios = [self._measured(call, args, moves, by) / (by * expected) for by in (1, LONGER)]
-        return ratios[0] if abs(ratios[0] - ratios[1]) <= SAME else None
 
-    def _measured(self, call, args, moves, by):
-        """Half of what the product of results and their gradients changes by from one step down to
-        one up.
-        """
-        torch, products = self.hub.torch, []
-        with torch.no_grad():
-            for factor in (by, -2 * by, by):  # up, down, back
-                for value, move in moves:
-                    value.add_(move, alpha=factor)
-                found = self._apply(call, args)
-                pairs = zip(found, call.grads)
-                products.append(
-                    sum(float((out * g.double()).sum()) for out, g in pairs if g is not None)
-                )
-        return (products[0] - products[1]) / 2
+        def product():
+            found = zip(self._apply(call, args), call.grads)
+            return sum(float((out * g.double()).sum()) for out, g in found if g is not None)
+
+        ratios = [measured(torch, moves, product, by) / (by * expected) for by in (1, LONGER)]
+        return ratios[0] if abs(ratios[0] - ratios[1]) <= SAME else None
 
     def _apply(self, call, args):
         self.again._set_random(call.random)

@@ -41,27 +41,18 @@ def _without_values(torch):
     torch.func (vmap, grad), and in symbolic tracing.
     """
     tracing = getattr(torch.fx, "_symbolic_trace", None)
-    traces = [
-        getattr(tracing, name, None)
-        for name in ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")
-    ]
+    names = ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")
+    traces = [getattr(tracing, name, None) for name in names]
     transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
-    jit, count = (
-        getattr(torch._C, "_get_tracing_state", None),
-        getattr(torch._C, "_len_torch_dispatch_stack", None),
-    )
+    jit = getattr(torch._C, "_get_tracing_state", None)
+    count = getattr(torch._C, "_len_torch_dispatch_stack", None)
 
     def fake():
         modes = [torch._C._get_dispatch_stack_at(place) for place in range(count())]
         return any(type(mode).__name__ == "FakeTensorMode" for mode in modes)
 
-    all_of = (
-        next((one for one in traces if one), None),
-        transforms,
-        jit,
-        fake if count is not None else None,
-    )
-    return [found for found in all_of if found is not None]
+    trace = next((one for one in traces if one), None)
+    return [found for found in (trace, transforms, jit, count and fake) if found is not None]
 
 
 def _whole(environment, name, default, least):
@@ -124,6 +115,11 @@ class Dynamo:
             self.set(prior)
 
 
+PARTS = (
+    "models optimizers scalers autograd data schedules averages checkpoints collectives misuse"
+).split()  # that have functions to stand in for, in this order
+
+
 class Hub:
     Lazy, Late = Lazy, Late
 
@@ -183,23 +179,18 @@ class Hub:
         self.call(self._install)
 
     def _install(self):
-        parts = (
-            self.models,
-            self.optimizers,
-            self.scalers,
-            self.autograd,
-            self.data,
-            self.schedules,
-            self.averages,
-        )
-        for part in parts + (self.checkpoints, self.collectives, self.misuse):
-            part.install()
+        for name in PARTS:
+            getattr(self, name).install()
         atexit.register(self.at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     def wrap(self, owner, name, enter=None, leave=None):
         return wrap(self, owner, name, enter, leave)
+
+    def put(self, event, **members):
+        """An event, to be written in its turn."""
+        self.writer.put({"event": event, **members})
 
     # ---- the guard -------------------------------------------------------------------------------
 
@@ -249,18 +240,13 @@ class Hub:
             frame = error.__traceback__
             while frame is not None and frame.tb_next is not None:
                 frame = frame.tb_next
-            where = (
-                "%s:%d" % (os.path.basename(frame.tb_frame.f_code.co_filename), frame.tb_lineno)
-                if frame
-                else ""
-            )
+            file = os.path.basename(frame.tb_frame.f_code.co_filename) if frame else ""
+            where = "%s:%d" % (file, frame.tb_lineno) if frame else ""
             what = "%s: %s (%s)" % (type(error).__name__, error, where)
             if self.writer.file is None and "RANK" in os.environ:
                 # a rank, and not one of its helpers: its file says why there is nothing in it
                 self.activate()
-            self.writer.put(
-                {"event": "attach", "error": text(what), "at": self.places.here(), "quiet": True}
-            )
+            self.put("attach", error=text(what), at=self.places.here(), quiet=True)
             self.steps.abandon()
             self.writer.flush()
         except Exception:
@@ -286,7 +272,7 @@ class Hub:
             return
         self.said.add(what)
         at = self.places.here() if at is None else at
-        self.writer.put({"event": "attach", "error": text(what), "at": at, "quiet": False})
+        self.put("attach", error=text(what), at=at, quiet=False)
 
     # ---- the life of a process -------------------------------------------------------------------
 
@@ -326,14 +312,9 @@ class Hub:
         self.steps.trail.open(self.steps.now)
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
-        if (
-            util is not None
-            and process is not None
-            and process.current_process().name != "MainProcess"
-        ):
-            util.Finalize(
-                None, self.at_exit, exitpriority=100
-            )  # a forked child ends without atexit
+        child = process is not None and process.current_process().name != "MainProcess"
+        if util is not None and child:  # it ends without atexit
+            util.Finalize(None, self.at_exit, exitpriority=100)
 
     def _start(self):
         torch, settings = self.torch, self.settings
@@ -394,7 +375,7 @@ class Hub:
             self.steps.unfinished()
             self.data.finish()
             self._cost()
-            self.writer.put({"event": "end", "steps": self.steps.done, "why": why})
+            self.put("end", steps=self.steps.done, why=why)
         self.writer.close()
         self.steps.trail.close()
         self.quiet = True
@@ -407,13 +388,11 @@ class Hub:
 
     def _cost(self):
         run_ns = max(0, self.last_step_ns - self.first_forward_ns) if self.first_forward_ns else 0
-        self.writer.put(
-            {
-                "event": "cost",
-                "own_ms": round(self.own_ns / 1e6, 3),
-                "run_ms": round(run_ns / 1e6, 3),
-                "share": round(self.own_ns / run_ns, 5) if run_ns else None,
-                "detail_ms": round(self.detail_ns / 1e6, 3),
-                "gradient_ms": round(self.gradient_ns / 1e6, 3),
-            }
+        self.put(
+            "cost",
+            own_ms=round(self.own_ns / 1e6, 3),
+            run_ms=round(run_ns / 1e6, 3),
+            share=round(self.own_ns / run_ns, 5) if run_ns else None,
+            detail_ms=round(self.detail_ns / 1e6, 3),
+            gradient_ms=round(self.gradient_ns / 1e6, 3),
         )

@@ -1,5 +1,7 @@
 """How the scalar that goes backward was made: a mean or a sum, and what it was multiplied by."""
 
+import itertools
+
 # Nodes of the graph that hand on what they get, and losses of torch that keep their reduction.
 SAME = (
     "Clone", "View", "UnsafeView", "Reshape", "ReshapeAlias", "ToCopy", "Squeeze", "Unsqueeze",
@@ -7,6 +9,21 @@ SAME = (
 )  # fmt: skip
 REDUCTIONS = {1: "mean", 2: "sum"}
 DEEP = 64  # nodes that are looked at
+
+
+def behind(node):
+    """The nodes that it hands its gradient on to."""
+    return [following for following, _ in node.next_functions]
+
+
+def nodes_from(starts, onward=behind):
+    """The nodes of a graph from these on, each once, those near its end first."""
+    nodes, seen = list(starts), set()
+    for node in nodes:
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            nodes.extend(onward(node))
 
 
 def _word(node):
@@ -178,12 +195,7 @@ def misuse(tensor):
     """What a loss of torch in the graph was given that it is not made for: "probabilities" and
     "scores" of classes, "sigmoid", "crossed"; None where nothing is found near its end.
     """
-    nodes, seen = [tensor.grad_fn], set()
-    for node in nodes:
-        if node is None or id(node) in seen or len(seen) == DEEP:
-            continue
-        seen.add(id(node))
-        nodes.extend(following for following, _ in node.next_functions)
+    for node in itertools.islice(nodes_from([tensor.grad_fn]), DEEP):
         word, producer = _word(node), None
         if word in SQUARES:
             producer = _parent(node)

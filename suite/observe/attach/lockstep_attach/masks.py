@@ -6,6 +6,9 @@ import contextlib
 import functools
 
 from .records import Reason
+from .wrapping import given
+
+NAME = "scaled_dot_product_attention"  # of torch.nn.functional, since 2.0
 
 
 class Dropped:
@@ -26,14 +29,34 @@ class Attention:
         self.device = query.device
 
 
+@contextlib.contextmanager
+def _in_place(hub, dropout, attention):
+    """Other functions in place of torch's own; None: as it is."""
+    functional, switch = hub.torch.nn.functional, hub.dropout
+    prior, own = switch.use, getattr(functional, NAME, None)
+    try:
+        switch.use = prior if dropout is None else dropout
+        if own is not None and attention is not None:
+            setattr(functional, NAME, attention)
+        yield
+    finally:
+        switch.use = prior
+        if own is not None:
+            setattr(functional, NAME, own)
+
+
+def _drops(args, kwargs):
+    """Whether a call of attention does."""
+    return bool(given(args, kwargs, "dropout_p", 4, 0))
+
+
 def watch(again, dropped, autocast):
     """While the forward runs; its results are the user's as they are. autocast(): its type here, or
     None.
     """
     hub = again.hub
-    functional, switch = hub.torch.nn.functional, hub.dropout
-    prior, dropout = switch.use, switch.use or switch.original
-    attention = getattr(functional, "scaled_dot_product_attention", None)
+    dropout = hub.dropout.use or hub.dropout.original
+    attention = getattr(hub.torch.nn.functional, NAME, None)
 
     @functools.wraps(dropout)
     def noting(*args, **kwargs):
@@ -47,24 +70,17 @@ def watch(again, dropped, autocast):
 
     @functools.wraps(attention or dropout)
     def attending(*args, **kwargs):
-        if kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
-            query = kwargs.get("query", args[0] if args else None)
-            hub.call(note, query, kwargs.get("key", args[1] if len(args) > 1 else None))
+        if _drops(args, kwargs):
+            hub.call(note, given(args, kwargs, "query", 0), given(args, kwargs, "key", 1))
         return attention(*args, **kwargs)
 
-    def put_back():
-        switch.use = prior
-        if attention is not None:
-            functional.scaled_dot_product_attention = attention
-
-    switch.use = noting
-    if attention is not None:
-        functional.scaled_dot_product_attention = attending
-    dropped.put_back = put_back
-    hub.temporary.append(put_back)
+    stack = contextlib.ExitStack()
+    stack.enter_context(_in_place(hub, noting, attending))
+    dropped.put_back = stack.close
+    hub.temporary.append(dropped.put_back)
 
 
-def _kept(again, attention, call, noted):
+def _kept(again, attention, drops, noted):
     """Which elements attention kept: with equal weights everywhere and columns of the identity as
     values it returns them. Shapes, type and device are the job's, so that the same kernel draws.
     """
@@ -79,7 +95,7 @@ def _kept(again, attention, call, noted):
         value[first : first + count, :count] = torch.eye(count, **options)
         again._set_random(noted.random)
         with torch.no_grad():
-            out = attention(query, key, value.expand(noted.key), None, call["p"], call["causal"])
+            out = attention(query, key, value.expand(noted.key), None, *drops)
         kept.append(out[..., :count] != 0)
     again._set_random(now)
     return torch.cat(kept, -1)
@@ -89,30 +105,27 @@ def _attend(again, attention, noted, args, kwargs):
     """The same attention in the copy's type."""
     torch = again.hub.torch
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given = dict(zip(names, args))
-    given.update(kwargs)
-    query, key, value = given["query"], given["key"], given["value"]
-    if (
-        given.get("enable_gqa")
-        or tuple(query.shape) != noted.query
-        or tuple(key.shape) != noted.key
-    ):
+    call = dict(zip(names, args))
+    call.update(kwargs)
+    query, key, value = call["query"], call["key"], call["value"]
+    same = tuple(query.shape) == noted.query and tuple(key.shape) == noted.key
+    if call.get("enable_gqa") or not same:
         raise Reason("attention with dropout was called otherwise in the copy")
     if value.shape[-1] != query.shape[-1] or key.dim() != query.dim():
         raise Reason("attention drops elements of values with another width")
-    call = {"p": given["dropout_p"], "causal": bool(given.get("is_causal"))}
-    scale = given.get("scale") or query.shape[-1] ** -0.5
+    p, causal = call["dropout_p"], bool(call.get("is_causal"))
+    scale = call.get("scale") or query.shape[-1] ** -0.5
     weight = torch.matmul(query, key.transpose(-2, -1)) * scale
-    mask = given.get("attn_mask")
-    if call["causal"]:
+    mask = call.get("attn_mask")
+    if causal:
         seen = torch.ones(weight.shape[-2:], dtype=torch.bool, device=weight.device).tril()
         weight = weight.masked_fill(~seen, float("-inf"))
-    if mask is not None:
-        weight = (
-            weight.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else weight + mask
-        )
-    kept = _kept(again, attention, call, noted)
-    weight = torch.softmax(weight, -1) * kept.to(weight.dtype) * (1 / (1 - call["p"]))
+    if mask is not None and mask.dtype is torch.bool:
+        weight = weight.masked_fill(~mask, float("-inf"))
+    elif mask is not None:
+        weight = weight + mask
+    kept = _kept(again, attention, (p, causal), noted)
+    weight = torch.softmax(weight, -1) * kept.to(weight.dtype) * (1 / (1 - p))
     return torch.matmul(weight, value)
 
 
@@ -121,9 +134,8 @@ def drawn_once(again, record):
     """Around the copy's backward: where it computes activations again, the order does not say what
     they dropped. From f32 on a CPU they draw alike in FP64.
     """
-    functional, switch = again.hub.torch.nn.functional, again.hub.dropout
-    prior, dropout = switch.use, switch.original
-    attention = getattr(functional, "scaled_dot_product_attention", None)
+    dropout = again.hub.dropout.original
+    attention = getattr(again.hub.torch.nn.functional, NAME, None)
 
     def no_dropout(input, p=0.5, training=True, inplace=False):
         if training and p > 0:
@@ -131,32 +143,23 @@ def drawn_once(again, record):
         return dropout(input, p, training, inplace)
 
     def no_attention(*args, **kwargs):
-        if kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
+        if _drops(args, kwargs):
             raise Reason("attention that drops is computed again in backward")
         return attention(*args, **kwargs)
 
-    try:
-        dropped = record.dropped
-        if (dropped.masks or dropped.attention) and not (record.exact and record.on_cpu):
-            switch.use = no_dropout
-            if attention is not None:
-                functional.scaled_dot_product_attention = no_attention
+    drops = record.dropped.masks or record.dropped.attention
+    refuses = drops and not (record.exact and record.on_cpu)
+    with _in_place(again.hub, *((no_dropout, no_attention) if refuses else (None, None))):
         yield
-    finally:
-        switch.use = prior
-        if attention is not None:
-            functional.scaled_dot_product_attention = attention
 
 
 @contextlib.contextmanager
 def repeated(again, dropped):
     """Around the copy's forward."""
     torch = again.hub.torch
-    functional = torch.nn.functional
     places, calls = iter(dropped.masks), iter(dropped.attention)
-    switch = again.hub.dropout
-    prior, dropout = switch.use, switch.original
-    attention = getattr(functional, "scaled_dot_product_attention", None)
+    dropout = again.hub.dropout.original
+    attention = getattr(torch.nn.functional, NAME, None)
 
     def same_dropout(input, p=0.5, training=True, inplace=False):
         mask, drawn_in = next(places, (None, None))
@@ -170,20 +173,13 @@ def repeated(again, dropped):
         return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
 
     def same_attention(*args, **kwargs):
-        if not kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
+        if not _drops(args, kwargs):
             return attention(*args, **kwargs)
         noted = next(calls, None)
         if noted is None:
             raise Reason("attention was called otherwise in the copy")
         return _attend(again, attention, noted, args, kwargs)
 
-    try:
-        if dropped.masks:
-            switch.use = same_dropout
-        if dropped.attention:
-            functional.scaled_dot_product_attention = same_attention
+    kept = same_dropout if dropped.masks else None
+    with _in_place(again.hub, kept, same_attention if dropped.attention else None):
         yield
-    finally:
-        switch.use = prior
-        if attention is not None:
-            functional.scaled_dot_product_attention = attention

@@ -4,12 +4,12 @@ dropouts that eval() does not reach, parameters that are frozen by a name which 
 what is chosen by a score.
 """
 
+import re
+import sys
 import weakref
 
 from . import script_text
-from .targets import Targets
-from .transforms import Transforms
-from .wrapping import stand_in
+from .wrapping import ByObject, given, stand_in
 
 KINDS = 64  # of these events, with their places
 MODULES = 4096  # of a model, that are looked at
@@ -33,13 +33,14 @@ class Misuse:
     def put(self, kind, at, **members):
         if (kind, at) not in self.said and len(self.said) < KINDS:
             self.said.add((kind, at))
-            self.hub.writer.put({"event": "misuse", "kind": kind, "at": at, **members})
+            self.hub.put("misuse", kind=kind, at=at, **members)
 
     def before_backward(self):
         """In a detailed step."""
+        self._look_at_transformers()
         if self.hub.steps.now.number <= FIRST:
             self._look_at_models()
-            self._look_at_trainer()
+            self._look_at_lightning()
 
     # ---- modes -----------------------------------------------------------------------------------
 
@@ -56,7 +57,7 @@ class Misuse:
     def _enter_dropout(self, args, kwargs):
         """F.dropout that is on by default, without autograd, while the model is in eval mode."""
         hub = self.hub
-        share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        share = given(args, kwargs, "p", 1, 0.5)
         told = "training" in kwargs or len(args) > 2  # also True: Monte Carlo dropout
         if told or not share or hub.own.grad or not hub.models.depth or not hub.models.in_eval():
             return
@@ -69,34 +70,19 @@ class Misuse:
             for count, (path, module) in enumerate(root.named_modules()):
                 if count == MODULES:
                     break
-                own = vars(module)
-                frozen = own.get("requires_grad") is False and any(
-                    p.requires_grad for p in module.parameters()
-                )
-                name = "requires_grad" if frozen else next((n for n in UNREAD if n in own), None)
-                if name is None:
-                    params = module._parameters.values()
-                    name = next(
-                        (
-                            n
-                            for p in params
-                            if p is not None and p.requires_grad
-                            for n in UNREAD
-                            if n in vars(p)
-                        ),
-                        None,
-                    )
-                if name is not None:
-                    at = script_text.frozen(name, self.hub.places.here(), self.hub.places.work)
-                    if at is None:
-                        continue  # a flag of the user's own
-                    self.put(
-                        "frozen_by_name",
-                        at,
-                        name=name,
-                        part=path or type(module).__name__,
-                        module=name in own,
-                    )
+                own, params = vars(module), module._parameters.values()
+                trained = any(p.requires_grad for p in module.parameters())
+                names = ["requires_grad"] if own.get("requires_grad") is False and trained else []
+                names += [n for n in UNREAD if n in own]
+                moving = [p for p in params if p is not None and p.requires_grad]
+                names += [n for p in moving for n in UNREAD if n in vars(p)]
+                at = None  # also of a flag of the user's own
+                if names:
+                    place, work = self.hub.places.here(), self.hub.places.work
+                    at = script_text.frozen(names[0], place, work)
+                if at is not None:
+                    members = {"part": path or type(module).__name__, "module": names[0] in own}
+                    self.put("frozen_by_name", at, name=names[0], **members)
                     return
 
     # ---- scores ----------------------------------------------------------------------------------
@@ -104,55 +90,305 @@ class Misuse:
     def follows(self, schedule):
         """A schedule that is stepped by a score, as the script's line names it."""
         mode = getattr(schedule, "mode", None)
-        if (
-            schedule in self.schedules
-            or mode not in ("min", "max")
-            or not hasattr(schedule, "patience")
-        ):
+        known = schedule in self.schedules or not hasattr(schedule, "patience")
+        if known or mode not in ("min", "max"):
             return
         self.schedules.add(schedule)
         at = self.hub.places.here()
         by = script_text.stepped_by(at, self.hub.places.work)
         if by is not None:
-            self.put("score", at, what=type(schedule).__name__, by=by, mode=mode)
+            self._put_score(at, type(schedule).__name__, by, mode == "max")
 
-    def _look_at_trainer(self):
-        """Callbacks and schedules of Lightning."""
+    def _put_score(self, at, what, by, greater):
+        self.put("score", at, what=what, by=by, mode="max" if greater else "min")
+
+    def _look_at_lightning(self):
+        """Callbacks and schedules."""
         for root in self.hub.models.roots():
             trainer = vars(root).get("_trainer")
             for callback in getattr(trainer, "callbacks", None) or ():
-                self._monitored(
-                    type(callback).__name__, callback, getattr(callback, "monitor", None)
-                )
+                self._monitored(callback, callback)
             for config in getattr(trainer, "lr_scheduler_configs", None) or ():
                 if hasattr(config.scheduler, "patience"):
-                    self._monitored(
-                        type(config.scheduler).__name__,
-                        config.scheduler,
-                        getattr(config, "monitor", None),
-                    )
+                    self._monitored(config.scheduler, config)
 
-    def _monitored(self, what, thing, monitor):
-        mode = getattr(thing, "mode", None)
-        if isinstance(monitor, str) and mode in ("min", "max"):
-            self.put("score", what, what=what, by=monitor, mode=mode)
+    def _monitored(self, thing, config):
+        mode, by, what = getattr(thing, "mode", None), getattr(config, "monitor", None), type(thing)
+        if isinstance(by, str) and mode in ("min", "max"):
+            self._put_score(what.__name__, what.__name__, by, mode == "max")
 
-    def look_at_arguments(self, trainer):
-        """Those of a Trainer of transformers."""
-        given = getattr(trainer, "args", None)
-        by, greater = (
-            getattr(given, "metric_for_best_model", None),
-            getattr(given, "greater_is_better", None),
-        )
-        used = getattr(given, "load_best_model_at_end", False) or any(
-            "EarlyStopping" in type(c).__name__
-            for c in getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-        )
+    def _look_at_transformers(self):
+        """The arguments of its Trainer, where that calls backward."""
+        frame, left = sys._getframe(1), 25
+        while frame is not None and left > 0:
+            if frame.f_globals.get("__name__") == "transformers.trainer":
+                self._look_at_arguments(frame.f_locals.get("self"))
+                return
+            frame, left = frame.f_back, left - 1
+
+    def _look_at_arguments(self, trainer):
+        chosen = getattr(trainer, "args", None)
+        by = getattr(chosen, "metric_for_best_model", None)
+        greater = getattr(chosen, "greater_is_better", None)
+        callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+        stops = any("EarlyStopping" in type(one).__name__ for one in callbacks)
+        used = getattr(chosen, "load_best_model_at_end", False) or stops
         if used and isinstance(by, str) and isinstance(greater, bool):
-            self.put(
-                "score",
-                "TrainingArguments",
-                what="load_best_model_at_end",
-                by=by,
-                mode="max" if greater else "min",
-            )
+            self._put_score("TrainingArguments", "load_best_model_at_end", by, greater)
+
+
+# ---- what losses are given -----------------------------------------------------------------------
+
+# tokens, labels or elements that must agree: of 16 tokens from 50 or more none does by chance, and
+# whole rows of labels are longer
+LEAST = 16
+RESTORES = re.compile(r"auto_?enc|vae|recon|denois|copy", re.IGNORECASE)
+
+
+class Targets:
+    def __init__(self, hub):
+        self.hub = hub
+        self.tokens = None  # of the last forward: weak reference of whole numbers [batch, length]
+        self.classifies = False  # a loss of one class for each sample was seen
+        # (kind, place) of a loss since then, unless another one is of the next token
+        self.ahead = None
+        self.padding = None  # (labels of padding, how many) of that forward
+
+    def install(self):
+        functional = self.hub.torch.nn.functional
+        self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy, None)
+        self.hub.wrap(functional, "kl_div", self._enter_kl_div, None)
+
+    # ---- tokens and labels -----------------------------------------------------------------------
+
+    def forward(self, args, kwargs, training):
+        """At a model's forward in a detailed step."""
+        if self.ahead:
+            self.hub.misuse.put(*self.ahead)
+        self.ahead = self.padding = None
+        tokens = given(args, kwargs, "input_ids", 0)
+        self.tokens = weakref.ref(tokens) if self._is_tokens(tokens) else None
+        mask, labels = kwargs.get("attention_mask"), kwargs.get("labels")
+        masked = self.tokens is not None and isinstance(mask, self.hub.torch.Tensor)
+        if training and masked and self._is_tokens(labels):
+            self._look_at_padding(mask, labels, tokens)
+
+    def _is_tokens(self, value):
+        torch = self.hub.torch
+        plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+        return plain and value.dim() == 2 and value.shape[1] >= 4 and value.numel() >= LEAST
+
+    def _look_at_padding(self, mask, labels, tokens):
+        """Labels that are a copy of the input, padding included."""
+        if mask.shape != labels.shape or tokens.shape != labels.shape:
+            return
+        padded = labels[mask == 0]
+        if padded.numel() >= LEAST and bool((labels == tokens).all()):
+            # shifted by one: what is left out before the loss is no padding
+            least = labels.numel() - labels.shape[0]
+            self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel()), least
+
+    def _enter_cross_entropy(self, args, kwargs):
+        hub = self.hub
+        target = given(args, kwargs, "target", 1)
+        if not hub.steps.now.detail or not hub.own.grad or not isinstance(target, hub.torch.Tensor):
+            return
+        if target.is_floating_point():
+            return
+        self.classifies = self.classifies or target.dim() == 1
+        if target.numel() < LEAST:
+            return
+        ignored = given(args, kwargs, "ignore_index", 4, -100)
+        whole = given(args, kwargs, "reduction", 6, "mean") != "none"
+        labels, count, least = self.padding or ((), 0, 0)
+        if count and whole and ignored not in labels and target.numel() >= least:
+            hub.misuse.put("labels_of_padding", hub.places.here(), count=count)
+        tokens = self.tokens() if self.tokens is not None else None
+        ahead = self._shifts(tokens, target) if tokens is not None else set()
+        if ahead & {1, 3}:
+            self.ahead = False  # several losses, of tokens beyond the next
+        elif ahead and self.ahead is None and not self._restores():
+            self.ahead = ("target_%d_ahead" % min(ahead), hub.places.here())
+
+    def _restores(self):
+        """Whether a model's name says that it is to give back what it gets."""
+        names = [type(root).__name__ for root in self.hub.models.roots()]
+        return any(RESTORES.search(name) for name in names)
+
+    def _shifts(self, tokens, target):
+        """Those of 0 to 3 by which the target is ahead of the tokens, at every place that
+        counts.
+        """
+        torch, (batch, length) = self.hub.torch, tokens.shape
+        out, width = set(), target.numel() // batch
+        if width * batch != target.numel() or not length - 3 <= width <= length:
+            return out
+        target, tokens = target.detach().reshape(batch, width), tokens.detach()
+        for shift in range(4):
+            count = min(width, length - shift)
+            a, b = target[:, :count], tokens[:, shift : shift + count]
+            counts = a >= 0
+            enough = int(counts.sum()) >= LEAST and len(torch.unique(a[counts])) >= 4
+            if enough and bool((a == b)[counts].all()):
+                out.add(shift)
+        return out
+
+    def _enter_kl_div(self, args, kwargs):
+        """The first argument holds logarithms, the second probabilities (logarithms with
+        log_target).
+        """
+        hub, torch = self.hub, self.hub.torch
+        logs, target = given(args, kwargs, "input", 0), given(args, kwargs, "target", 1)
+        tensors = isinstance(logs, torch.Tensor) and isinstance(target, torch.Tensor)
+        if not hub.steps.now.detail or not tensors or logs.dim() < 2 or logs.numel() < LEAST:
+            return
+        at = hub.places.here()
+        if self._are_probabilities(logs):
+            self.hub.misuse.put("kl_of_probabilities", at)
+        elif not self._are_probabilities(logs.exp()) and bool((logs > 0).any()):
+            self.hub.misuse.put("kl_of_scores", at)
+        elif not given(args, kwargs, "log_target", 5, False) and bool((target < 0).any()):
+            self.hub.misuse.put("kl_to_logarithms", at)
+
+    def _are_probabilities(self, tensor):
+        rows = tensor.detach().double()
+        return bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < 0.02).all())
+
+
+# ---- data sets and their transforms --------------------------------------------------------------
+
+HELD_OUT = re.compile(r"val|test|dev", re.IGNORECASE)  # names of parts that are not trained on
+# classes of transforms that draw
+RANDOM = re.compile(r"random|jitter|augment|cutout|mix", re.IGNORECASE)
+
+
+class Transforms:
+    def __init__(self, hub):
+        self.hub = hub
+        self.known = {}  # id of a data set: what its transform does, as it was in its first pass
+        self.passes = {}  # id of a data set: [(loader of a part, transform in its first pass)]
+        self.parts = ByObject()  # of Subsets: whether the transform was random when it was made
+
+    def parted(self, subset):
+        """Of what a Subset is a part: whether its transform draws random numbers now."""
+        try:
+            self.parts.put(subset, _draws(_steps_of(getattr(subset.dataset, "transform", None))))
+        except Exception:  # a data set of a kind that is not foreseen says nothing
+            pass
+
+    def _look_at_part(self, subset, number):
+        """Whether the transform of what it is a part of was replaced, for another part of
+        the same.
+        """
+        random, base = self.parts.get(subset), getattr(subset, "dataset", None)
+        steps = _steps_of(getattr(base, "transform", None))
+        if random is None or not steps:
+            return
+        lines = script_text.replaced(self.hub.places.here(), self.hub.places.work)
+        at = next((place for name, place in lines.items() if HELD_OUT.search(name)), None)
+        replaced = at is not None and not _draws(steps) and (random or len(lines) > 1)
+        # a script that sets it before each pass has another one in the other part's
+        seen = self.passes.setdefault(id(base), [])
+        for other, transform in seen:
+            if replaced and transform is base.transform:
+                self.hub.misuse.put("transform_replaced", at, loaders=[other, number])
+        seen.append((number, base.transform))
+
+    def loader(self, loader, number, again):
+        """At the begin of a pass, the `again`-th over this loader."""
+        dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+        try:
+            self._look_at_weights(dataset, sampler)
+            self._keep_transforms(dataset, number)
+            if again == 0:
+                self._look_at_part(dataset, number)
+        except Exception:  # a data set of a kind that is not foreseen says nothing
+            pass
+
+    def _look_at_weights(self, dataset, sampler):
+        weights = getattr(sampler, "weights", None)
+        if type(sampler).__name__ != "WeightedRandomSampler" or len(weights) >= len(dataset):
+            return
+        if len(weights) == _classes_of(dataset):
+            at = self.hub.data.built.get(sampler) or self.hub.places.here()
+            counts = {"weights": len(weights), "samples": len(dataset)}
+            self.hub.misuse.put("weights_of_classes", at, **counts)
+
+    def _keep_transforms(self, dataset, number):
+        base = dataset
+        while type(base).__name__ == "Subset":
+            base = base.dataset
+        if id(base) in self.known:
+            return
+        steps = _steps_of(getattr(base, "transform", None))
+        normal = next((_normal(step) for step in steps if type(step).__name__ == "Normalize"), None)
+        plain = all(type(step).__module__.startswith("torchvision.") for step in steps)
+        members = {
+            "base": weakref.ref(base),
+            "normal": normal,
+            # no step of the user's own may normalize, too
+            "clear": bool(steps) and (normal is not None or plain),
+            "classes": getattr(base, "class_to_idx", None),
+            "kind": type(base).__name__,
+            "loader": number,
+            "at": self.hub.places.here(),
+        }
+        self.known[id(base)] = members
+        for other in self.known.values():
+            alike = other is not members and other["kind"] == members["kind"]
+            if alike and other["base"]() is not None:
+                self._compare(other, members)
+
+    def _compare(self, a, b):
+        """Of two data sets of one class. Whether one of their loaders (`loaders`) is trained on is
+        seen later.
+        """
+        loaders = [a["loader"], b["loader"]]
+        if a["clear"] and b["clear"] and a["normal"] != b["normal"]:
+            words = {"one": _words(a["normal"]), "other": _words(b["normal"])}
+            words["other_at"] = a["at"]
+            self.hub.misuse.put("normalized_apart", b["at"], loaders=loaders, **words)
+        one, other = a["classes"], b["classes"]
+        if isinstance(one, dict) and isinstance(other, dict):
+            both = [name for name in one if name in other]
+            apart = [name for name in both if one[name] != other[name]]
+            if apart:
+                name = apart[0]
+                members = {"name": str(name)[:60], "one": one[name], "other": other[name]}
+                self.hub.misuse.put("classes_apart", b["at"], loaders=loaders, **members)
+
+
+def _classes_of(dataset):
+    """How many classes a data set has, as its members say; None: they do not."""
+    named = getattr(dataset, "classes", None)
+    if isinstance(named, (list, tuple)):
+        return len(named)
+    targets = getattr(dataset, "targets", None)
+    tensors = getattr(dataset, "tensors", None)  # of a TensorDataset
+    last = tensors[-1] if targets is None and tensors else None
+    if last is not None and not last.is_floating_point() and last.dim() == 1:
+        targets = last.tolist()
+    return len({int(target) for target in targets}) if targets is not None else None
+
+
+def _steps_of(transform):
+    """The parts of a Compose, or the transform itself; a preset of torchvision's references holds a
+    Compose.
+    """
+    parts = getattr(transform, "transforms", None)
+    parts = getattr(parts, "transforms", parts)
+    if isinstance(parts, (list, tuple)):
+        return list(parts)
+    return [transform] if transform is not None else []
+
+
+def _draws(steps):
+    return any(RANDOM.search(type(step).__name__) for step in steps)
+
+
+def _normal(step):
+    return tuple(round(float(v), 4) for values in (step.mean, step.std) for v in values)
+
+
+def _words(normal):
+    return "none" if normal is None else " ".join("%g" % value for value in normal)

@@ -7,6 +7,7 @@ import time
 import weakref
 
 from .samples import Sampler, type_name
+from .wrapping import ByObject, given
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
 STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
@@ -38,24 +39,16 @@ def _is_built(module):
     values.
     """
     own = getattr(module, "__dict__", {})
-    return "_modules" in own and not {
-        "modules",
-        "parameters",
-        "named_parameters",
-        "named_modules",
-    } & set(own)
+    methods = {"modules", "parameters", "named_parameters", "named_modules"}
+    return "_modules" in own and not methods & set(own)
 
 
 def _in_parts(module):
     """The ids of parameters that fully_shard gathers for a forward: their memory is given back
     after it.
     """
-    sharded = [
-        m
-        for m in module.modules()
-        if any(kind.__name__ == "FSDPModule" for kind in type(m).__mro__)
-    ]
-    return {id(param) for m in sharded for param in m.parameters()}
+    kinds = ((m, {kind.__name__ for kind in type(m).__mro__}) for m in module.modules())
+    return {id(param) for m, names in kinds if "FSDPModule" in names for param in m.parameters()}
 
 
 class Entry:
@@ -77,9 +70,8 @@ class Model:
         self.held = None
         self.label = type(self.inner(module)).__name__
         self.compiled = self._is_compiled(module)
-        self.autocast_inside = (
-            None  # what the first linear or convolution of the last detailed forward ran under
-        )
+        # what the first linear or convolution of the last detailed forward ran under
+        self.autocast_inside = None
         self.reported = False
         self.called = False  # a forward of it was seen
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
@@ -162,7 +154,7 @@ class Model:
         for path, part in module.named_modules():
             for kept in (part._parameters, part._buffers):
                 for name, tensor in kept.items():
-                    name = plain_name((path + "." if path else "") + name)
+                    name = plain_name("%s.%s" % (path, name))
                     if tensor is not None and first.setdefault(id(tensor), name) != name:
                         out.append((first[id(tensor)], name))
         return out
@@ -179,12 +171,10 @@ class Model:
         and lie in a part that the script has put in eval mode by itself.
         """
         frozen, module = self.hub.models.frozen, self.ref()
-        if not frozen or module is None:
-            return 0, ""
         count, place = 0, ""
-        for path, part in self.inner(module).named_modules():
-            ref, at, _ = frozen.get(id(part), (None, "", False))
-            if not path or ref is None or ref() is not part:
+        for path, part in self.inner(module).named_modules() if module is not None else ():
+            at, _ = frozen.get(part, (None, False))
+            if not path or at is None:
                 continue
             norms = [m for m in part.modules() if getattr(m, "running_mean", None) is not None]
             on = [m for m in norms if m.training and is_norm(self.hub.torch, m) and is_frozen(m)]
@@ -203,15 +193,11 @@ class Model:
             return count, place, own
         held, moving = {}, self.hub.optimizers.moving()
         for part in self.inner(module).modules():
-            ref, at, by_model = self.hub.models.frozen.get(id(part), (None, "", False))
-            if ref is not None and ref() is part:
-                held.update((id(inner), (at, by_model)) for inner in part.modules())
+            found = self.hub.models.frozen.get(part)
+            held.update((id(inner), found) for inner in part.modules() if found is not None)
         for norm in self.inner(module).modules():
-            if (
-                not isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
-                or norm.training
-                or not norm.track_running_stats
-            ):
+            known = isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+            if not known or norm.training or not norm.track_running_stats:
                 continue
             batches = norm.num_batches_tracked
             if is_frozen(norm) or batches is None or norm.weight is None or int(batches) > 0:
@@ -227,9 +213,7 @@ class Model:
         names = []
         for path, part in module.named_modules():
             if is_norm(self.hub.torch, part):
-                names += [
-                    plain_name((path + "." if path else "") + name) for name in part._parameters
-                ]
+                names += [plain_name("%s.%s" % (path, name)) for name in part._parameters]
         known = {entry.name for entry in self.entries}
         return [self.full_name(name) for name in names if self.full_name(name) in known]
 
@@ -247,15 +231,11 @@ class Model:
             "at": self.at,
             "name": self.label,
             "params": [[e.name, p.numel(), type_name(p.dtype), p.requires_grad] for e, p in params],
-            "buffers": [
-                [self.full_name(name), b.numel(), type_name(b.dtype)] for name, b in buffers
-            ],
+            "buffers": [[self.full_name(n), b.numel(), type_name(b.dtype)] for n, b in buffers],
             "norm_params": self._norm_names(module),
             "bn": len([m for m in norms if m not in synced]),
             "sync_bn": len(synced),
-            "dropout": len(
-                [m for m in parts if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
-            ),
+            "dropout": sum(isinstance(m, torch.nn.modules.dropout._DropoutNd) for m in parts),
             "compiled": self.compiled,
         }
         if self.kind == "ddp":
@@ -287,9 +267,8 @@ class Models:
     def __init__(self, hub):
         self.hub = hub
         self.models = []
-        self.by_id = {}  # id of a module: (weak reference, model): the wrapper, or the plain root
-        # id of a root that holds parameters of an optimizer: (weak reference, place)
-        self.candidates = {}
+        self.by_object = ByObject()  # models of modules: of the wrapper, or the plain root
+        self.candidates = ByObject()  # places of roots that hold parameters of an optimizer
         self.entry_by_id = {}
         self.inputs = {}  # samplers of inputs by their size
         self.forwards = 0  # of known models
@@ -297,10 +276,11 @@ class Models:
         self.converting = 0
         self.patched = set()
         self.no_sync_at = None  # where the script last asked for it
-        self.inside = {}  # id of the module in a wrapper that was never called: its weak reference
+        self.inside = ByObject()  # modules in wrappers that were never called: True
         self.bypassed = None  # where the script called such a module
         self.compiles = False  # torch.compile was called: forwards in what it made are not seen
-        self.frozen = {}  # id of a part that the script put in eval mode: (weak reference, where)
+        # of parts that the script put in eval mode: where, and whether another train() does so
+        self.frozen = ByObject()
         self.casts = weakref.WeakKeyDictionary()  # module that was cast to a half type: where
         self.switching = 0  # depth of Module.train, which calls itself for each child
 
@@ -321,12 +301,8 @@ class Models:
         wrap(ddp, "no_sync", self._enter_no_sync, None)
         wrap(ddp, "register_comm_hook", None, self._hooked)
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
-        wrap(
-            torch.nn.SyncBatchNorm,
-            "convert_sync_batchnorm",
-            self._enter_convert,
-            self._leave_convert,
-        )
+        convert = "convert_sync_batchnorm"
+        wrap(torch.nn.SyncBatchNorm, convert, self._enter_convert, self._leave_convert)
 
     # ---- what is known ---------------------------------------------------------------------------
 
@@ -336,15 +312,11 @@ class Models:
             self.casts.setdefault(args[0], self.hub.places.here())
 
     def known(self, module):
-        ref, model = self.by_id.get(id(module), (None, None))
-        return model if ref is not None and ref() is module else None
+        return self.by_object.get(module)
 
     def live(self):
-        return [
-            m
-            for m in self.models
-            if m.kind != "replaced" and (m.held is not None or m.ref() is not None)
-        ]
+        kept = [m for m in self.models if m.kind != "replaced"]
+        return [m for m in kept if m.held is not None or m.ref() is not None]
 
     def roots(self):
         """The user's modules of the models."""
@@ -370,9 +342,7 @@ class Models:
         """Until the step is closed, also where the script's function returns: see Hub.dying."""
         for model in self.live():
             if model.held is None:
-                model.held = [
-                    tensor for tensor in [ref() for ref in model.refs] if tensor is not None
-                ]
+                model.held = [ref() for ref in model.refs]
 
     def release(self):
         for model in self.models:
@@ -469,7 +439,7 @@ class Models:
     def _add(self, kind, module, at):
         model = Model(self.hub, len(self.models), kind, module, at)
         self.models.append(model)
-        self.by_id[id(module)] = (weakref.ref(module), model)
+        self.by_object.put(module, model)
         self._index()
         self.hub.writer.put(model.event())
         if model.compiled:
@@ -486,8 +456,8 @@ class Models:
             if model.kind == "plain" and id(model.ref()) in inside:
                 model.kind = "replaced"
                 model.held = None
-        for key in [key for key in self.candidates if key in inside]:
-            del self.candidates[key]
+        for module in ddp.module.modules():
+            self.candidates.drop(module)
         self.hub.rank_number = None  # the group is there now, whatever was known before
         self._add("ddp", ddp, at)
         self.hub.activate()
@@ -500,14 +470,12 @@ class Models:
         for model in () if self.compiles else self.live():
             module = model.ref()
             if model.kind == "ddp" and not model.called and module is not None:
-                inner = module.module
-                if id(inner) not in self.inside:
-                    self.inside[id(inner)] = weakref.ref(inner)
-                    self._watch_class(inner)
+                if not self.inside.get(module.module):
+                    self.inside.put(module.module, True)
+                    self._watch_class(module.module)
 
     def _note_bypass(self, module):
-        ref = self.inside.get(id(module))
-        if ref is not None and ref() is module and self.hub.own.grad:
+        if self.inside.get(module) and self.hub.own.grad:
             self.bypassed = self.hub.places.here()
 
     def _enter_no_sync(self, args, kwargs):
@@ -519,7 +487,7 @@ class Models:
         inner = getattr(result, "_orig_mod", None)
         model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None
         if error is None and model is not None:
-            self.by_id[id(result)] = (weakref.ref(result), model)
+            self.by_object.put(result, model)
             self._report_compiled(model, self.hub.places.here())
             self._watch_class(result)
 
@@ -531,16 +499,10 @@ class Models:
         model = self.known(args[0])
         if error is not None or model is None:
             return
-        hook = kwargs.get(
-            "hook", args[2] if len(args) > 2 else kwargs.get("comm_hook_type", args[-1])
-        )
-        name = (
-            getattr(hook, "__qualname__", None)
-            or getattr(hook, "name", None)
-            or type(hook).__name__
-        )
-        at = self.hub.places.here()
-        self.hub.writer.put({"event": "hook", "model": model.index, "name": name, "at": at})
+        hook = given(args, kwargs, "hook", 2, kwargs.get("comm_hook_type", args[-1]))
+        name = getattr(hook, "__qualname__", None) or getattr(hook, "name", None)
+        name = name or type(hook).__name__
+        self.hub.put("hook", model=model.index, name=name, at=self.hub.places.here())
 
     def _synced(self, module):
         return sum(1 for m in module.modules() if isinstance(m, self.hub.torch.nn.SyncBatchNorm))
@@ -548,16 +510,14 @@ class Models:
     def _enter_convert(self, args, kwargs):
         # it calls itself for each child: only the user's own call counts
         self.converting += 1
-        module = args[1] if len(args) > 1 else kwargs.get("module")
+        module = given(args, kwargs, "module", 1)
         return self._synced(module) if self.converting == 1 else None
 
     def _leave_convert(self, note, args, kwargs, result, error):
         self.converting -= 1
         if self.converting == 0 and error is None and note is not None:
             converted = self._synced(result) - note
-            self.hub.writer.put(
-                {"event": "convert", "converted": converted, "at": self.hub.places.here()}
-            )
+            self.hub.put("convert", converted=converted, at=self.hub.places.here())
 
     # ---- plain models ----------------------------------------------------------------------------
 
@@ -569,9 +529,8 @@ class Models:
         if not missing:
             return
         module_class = self.hub.torch.nn.Module
-        modules = [
-            o for o in gc.get_objects() if issubclass(type(o), module_class) and _is_built(o)
-        ]
+        found = (o for o in gc.get_objects() if issubclass(type(o), module_class))
+        modules = [o for o in found if _is_built(o)]
         inner = {id(child) for m in modules for child in m._modules.values() if child is not None}
         ddp = self.hub.torch.nn.parallel.DistributedDataParallel
         roots = []
@@ -590,12 +549,11 @@ class Models:
             self.hub.remark("an optimizer has parameters that belong to no module", at)
 
     def _candidate(self, module, at):
-        if callable(getattr(module, "modules", None)) and any(
-            type(m).__name__ in SHARDED for m in module.modules()
-        ):
+        kinds = {type(m).__name__ for m in module.modules()}
+        if not kinds.isdisjoint(SHARDED):
             self.hub.remark("a model that is sharded over ranks is not looked at", at)
             return
-        self.candidates[id(module)] = (weakref.ref(module), at)
+        self.candidates.put(module, at)
         self._watch_class(module)
 
     def _watch_class(self, module):
@@ -613,28 +571,25 @@ class Models:
             return
         self.patched.add(kind)
         owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
-        if owner is None or not self.hub.wrap(
-            owner, name, self._enter_forward, self._leave_forward
-        ):
+        enter, leave = self._enter_forward, self._leave_forward
+        if owner is None or not self.hub.wrap(owner, name, enter, leave):
             self.hub.remark("forwards of a %s are not seen" % kind.__name__)
 
     def settle(self):
         """Candidates that no DistributedDataParallel has taken are the job's plain models."""
-        for key, (ref, at) in list(self.candidates.items()):
-            del self.candidates[key]
-            module = ref()
-            if module is not None and self.known(module) is None:
+        candidates, self.candidates = self.candidates, ByObject()
+        for module, at in candidates.alive():
+            if self.known(module) is None:
                 self._add("plain", module, at)
 
     # ---- forward ---------------------------------------------------------------------------------
 
     def _of_forward(self, module):
         model = self.known(module)
-        if model is None and id(module) in self.candidates:
-            ref, at = self.candidates[id(module)]
-            if ref() is module and self.hub.own.grad:
-                del self.candidates[id(module)]
-                model = self._add("plain", module, at)
+        at = self.candidates.get(module)
+        if model is None and at is not None and self.hub.own.grad:
+            self.candidates.drop(module)
+            model = self._add("plain", module, at)
         return model if model is not None and model.kind != "replaced" else None
 
     def _enter_forward(self, args, kwargs):
@@ -643,8 +598,7 @@ class Models:
         module = args[0]
         model = self._of_forward(module)
         if model is None:
-            if self.inside:
-                self._note_bypass(module)
+            self._note_bypass(module)
             return None
         self.depth = 1
         self.forwards += 1
@@ -657,7 +611,7 @@ class Models:
         if not model.called:
             model.called = True
             if model.kind == "ddp":
-                self.inside.pop(id(module.module), None)
+                self.inside.drop(module.module)
         steps.before_forward(training, grad)
         entry = steps.note(
             "forward", model=model.index, at=hub.places.here(), training=training, grad=grad
@@ -745,26 +699,20 @@ class Models:
 
     def _enter_train(self, args, kwargs):
         self.switching += 1
+        model, mode = self.known(args[0]), given(args, kwargs, "mode", 1, True)
         if self.switching == 1:
-            if kwargs.get("mode", args[1] if len(args) > 1 else True):
-                self.frozen.pop(id(args[0]), None)
-            elif self.known(args[0]) is None:
-                self.frozen[id(args[0])] = (
-                    weakref.ref(args[0]),
-                    self.hub.places.here(),
-                    self._is_in_train(args[0]),
-                )
+            if mode:
+                self.frozen.drop(args[0])
+            elif model is None:
+                at = self.hub.places.here()
+                self.frozen.put(args[0], (at, self._is_in_train(args[0])))
                 self.hub.averages.look_at(args[0])
-        model = self.known(args[0])
         if model is not None and model.kind != "replaced":
-            mode = kwargs.get("mode", args[1] if len(args) > 1 else True)
-            word = "train" if mode else "eval"
             if not mode:
                 self.hub.steps.turn()
             self.hub.misuse.evaluates(not mode)
-            self.hub.steps.note(
-                "sync_module", mode=word, model=model.index, at=self.hub.places.here()
-            )
+            word, at = "train" if mode else "eval", self.hub.places.here()
+            self.hub.steps.note("sync_module", mode=word, model=model.index, at=at)
 
     def _is_in_train(self, part):
         """Whether the train() of another module puts it in eval mode."""
@@ -784,15 +732,8 @@ class Models:
     def _enter_zero(self, args, kwargs):
         model = self.known(args[0]) or self._of_inner(args[0])
         if model is not None:
-            none = bool(
-                kwargs.get("set_to_none", args[1] if len(args) > 1 else self._none_by_default())
-            )
-            at = self.hub.places.here()
-            entry = self.hub.steps.note(
-                "zero_grad", at=at, to_none=none, of="model", model=model.index
-            )
-            self.hub.scalers.discard(entry, [p for _, p in model.params()])
-            self.hub.steps.detail.cleared(args[0].parameters())
+            params = [p for _, p in model.params()]
+            self.note_zero(args, kwargs, params, of="model", model=model.index)
 
     def _of_inner(self, module):
         for model in self.live():
@@ -801,8 +742,13 @@ class Models:
                 return model
         return None
 
-    def _none_by_default(self):
-        return int(str(self.hub.torch.__version__).split(".")[0]) >= 2
+    def note_zero(self, args, kwargs, params, **members):
+        """zero_grad() of these parameters."""
+        default = int(str(self.hub.torch.__version__).split(".")[0]) >= 2
+        members["to_none"] = bool(given(args, kwargs, "set_to_none", 1, default))
+        entry = self.hub.steps.note("zero_grad", at=self.hub.places.here(), **members)
+        self.hub.scalers.discard(entry, params)
+        self.hub.steps.detail.cleared(params)
 
 
 def _call_through(call):

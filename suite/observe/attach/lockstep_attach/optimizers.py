@@ -8,7 +8,7 @@ import time
 import weakref
 
 from . import script_text
-from .wrapping import Swap
+from .wrapping import Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
 # may compute otherwise.
@@ -40,6 +40,11 @@ MARKS, MARKED = 4, 8  # parameters of an optimizer, and optimizers
 def _mark(param):
     grad = param.grad
     return (id(grad), 0 if grad.is_inference() else grad._version) if grad is not None else None
+
+
+def _owner(kind):
+    """The class that defines its step."""
+    return next((c for c in kind.__mro__ if "step" in c.__dict__), kind)
 
 
 class Known:
@@ -77,6 +82,11 @@ class Optimizers:
 
     # ---- what is known ---------------------------------------------------------------------------
 
+    def _found(self):
+        """[(what is known, the optimizer)] of those that are alive."""
+        found = [(entry, entry.ref()) for entry in list(self.by_id.values())]
+        return [(entry, optimizer) for entry, optimizer in found if optimizer is not None]
+
     def known(self, optimizer):
         entry = self.by_id.get(id(optimizer))
         return entry if entry is not None and entry.ref() is optimizer else None
@@ -84,9 +94,8 @@ class Optimizers:
     def _behind(self, optimizer):
         """Of an object that stands for a known one and has its groups, as Lightning's."""
         groups = getattr(optimizer, "param_groups", None)
-        for entry in list(self.by_id.values()):
-            known = entry.ref()
-            if known is not None and groups is not None and known.param_groups is groups:
+        for entry, known in self._found() if groups is not None else ():
+            if known.param_groups is groups:
                 return entry
         return None
 
@@ -109,9 +118,7 @@ class Optimizers:
     def _learn(self, optimizer, at):
         self._watch_class(type(optimizer))
         entry = self.by_id[id(optimizer)] = Known(self.hub, optimizer, at)
-        if (
-            self.searches < 16
-        ):  # scripts that build optimizers without end are not searched each time
+        if self.searches < 16:  # scripts that build them without end are not searched each time
             self.searches += 1
             self.hub.models.look_for(self.params(optimizer), at)
         return entry
@@ -124,7 +131,7 @@ class Optimizers:
         if entry is not None and entry.index is None and optimizer.state:
             entry.restored = {
                 "lr": self.rates(optimizer),
-                "schedules": self.hub.schedules.count,
+                "schedules": self.hub.schedules.numbers.count,
                 "at": self.hub.places.here(),
             }
 
@@ -182,7 +189,7 @@ class Optimizers:
 
     def rule(self, optimizer):
         """The update rule by the class that defines its step; "" where it is not known."""
-        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        owner = _owner(type(optimizer))
         package = owner.__module__.split(".")[0]
         if package == "torch" and owner.__module__.startswith("torch.optim."):
             rule = TORCH_RULES.get(owner.__name__, "")
@@ -236,53 +243,41 @@ class Optimizers:
     def _plain(self, group):
         """A group's settings that need not be read from a device, but for the rate."""
         tensor = self.hub.torch.Tensor
-        return {
-            k: group[k]
-            for k in SETTINGS
-            if k != "lr" and k in group and not isinstance(group[k], tensor)
-        }
+        known = [k for k in SETTINGS if k != "lr" and k in group]
+        return {k: group[k] for k in known if not isinstance(group[k], tensor)}
 
     def _changed(self, optimizer, entry):
         """[of each group: settings that are no longer the event's], or None without any."""
         out = []
         for place, group in enumerate(optimizer.param_groups):
             before = entry.groups[place] if place < len(entry.groups) else {}
-            now = self._plain(group)
-            out.append(
-                {k: self.value(v) for k, v in now.items() if k not in before or before[k] != v}
-            )
+            now = self._plain(group).items()
+            out.append({k: self.value(v) for k, v in now if k not in before or before[k] != v})
         return out if any(out) else None
 
     def value(self, value):
         """A setting as JSON has it; a tensor is read later."""
         if isinstance(value, self.hub.torch.Tensor):
-            return (
-                self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if value.numel() == 1 else None
-            )
+            one = value.numel() == 1
+            return self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if one else None
         if isinstance(value, (list, tuple)):
             return [self.value(one) for one in value]
         return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
 
     def holder(self, param):
         """Late: the number of the only optimizer that has the parameter; None where several do."""
-        found = []
-        for entry in self.by_id.values():
-            optimizer = entry.ref()
-            if optimizer is not None and any(p is param for p in self.params(optimizer)):
-                found.append(entry)
+        found = [e for e, one in self._found() if any(p is param for p in self.params(one))]
         return lambda: found[0].index if len(found) == 1 else None
 
     def group_of(self, params):
         """The number of the group, of several that its optimizer has, whose parameters
         these are.
         """
-        for entry in self.by_id.values():
-            optimizer = entry.ref()
-            groups = [] if optimizer is None else optimizer.param_groups
-            for place, group in enumerate(groups):
+        for _, optimizer in self._found() if params else ():
+            for place, group in enumerate(optimizer.param_groups):
                 own = group["params"]
                 whole = len(own) == len(params) and own[0] is params[0] and own[-1] is params[-1]
-                if len(groups) > 1 and params and whole:
+                if len(optimizer.param_groups) > 1 and whole:
                     return place
         return None
 
@@ -292,26 +287,17 @@ class Optimizers:
 
     def moving(self):
         """The ids of parameters that an optimizer has, at a rate above 0."""
-        built = [entry.ref() for entry in self.by_id.values()]
-        groups = [
-            group
-            for optimizer in built
-            if optimizer is not None
-            for group in optimizer.param_groups
-        ]
-        return {
-            id(p) for group in groups if float(group.get("lr", 1)) != 0 for p in group["params"]
-        }
+        groups = [group for _, optimizer in self._found() for group in optimizer.param_groups]
+        moving = [group for group in groups if float(group.get("lr", 1)) != 0]
+        return {id(p) for group in moving for p in group["params"]}
 
     def marks(self):
         """What shows later which optimizers' parameters a backward gave gradients: of each a few,
         with theirs now. Nothing where there is one optimizer.
         """
-        known = [(entry, entry.ref()) for entry in self.by_id.values()]
-        alive = [(entry, optimizer) for entry, optimizer in known if optimizer is not None]
-        out = []
+        alive, out = self._found(), []
         for entry, optimizer in alive[:MARKED] if len(alive) > 1 else ():
-            params = [p for group in optimizer.param_groups for p in group["params"]]
+            params = self.params(optimizer)
             for param in params[:: max(1, len(params) // MARKS)]:
                 out.append((entry, param, _mark(param)))
         return out
@@ -321,9 +307,8 @@ class Optimizers:
         step is written.
         """
         changed = {id(entry): entry for entry, param, mark in marks if _mark(param) != mark}
-        return self.hub.Late(
-            lambda: sum(1 << e.index for e in changed.values() if e.index is not None)
-        )
+        found = changed.values()
+        return self.hub.Late(lambda: sum(1 << e.index for e in found if e.index is not None))
 
     def rates(self, optimizer):
         return [self.value(group.get("lr")) for group in optimizer.param_groups]
@@ -342,11 +327,9 @@ class Optimizers:
             elif isinstance(value, torch.Tensor):
                 out.append((word, value))
         if state and "step" not in state:
-            group = next(
-                (g for g in optimizer.param_groups if any(p is param for p in g["params"])), {}
-            )
-            if "step" in group:  # Apex counts once for a group
-                out.append(("step", self._count(group["step"])))
+            for group in optimizer.param_groups:  # Apex counts once for a group
+                if "step" in group and any(p is param for p in group["params"]):
+                    out.append(("step", self._count(group["step"])))
         return out
 
     def _count(self, value):
@@ -374,11 +357,8 @@ class Optimizers:
                 state = states.get(param)
                 for word in sorted(key for key in state if isinstance(key, str)) if state else ():
                     value = state[word]
-                    if (
-                        word != "step"
-                        and isinstance(value, torch.Tensor)
-                        and not hasattr(value, "_local_tensor")
-                    ):
+                    whole = isinstance(value, torch.Tensor) and not hasattr(value, "_local_tensor")
+                    if word != "step" and whole:
                         out.append(value)
         return out
 
@@ -389,7 +369,7 @@ class Optimizers:
         if self.active is not None:
             # a step within a step: of a base class, or of the optimizer that a wrapper holds
             return None
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = given(args, kwargs, "closure", 1)
         if not callable(closure) or not self._takes_closure(optimizer):
             return self._entered(optimizer)
         if self._calls_first(optimizer):
@@ -401,7 +381,7 @@ class Optimizers:
         """Not where an optimizer of the user's is given something else, a model say, that can be
         called.
         """
-        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        owner = _owner(type(optimizer))
         if owner.__module__.startswith("torch."):
             return True
         step = owner.__dict__.get("step")
@@ -413,12 +393,12 @@ class Optimizers:
         so, too, as far as is known: until one calls it again, and not where gradients are there
         already.
         """
-        owner = next((c for c in type(optimizer).__mro__ if "step" in c.__dict__), type(optimizer))
+        owner = _owner(type(optimizer))
         if owner.__module__.startswith("torch.optim."):
             return owner.__name__ != "LBFGS"
         step = self.hub.steps.now
-        given = not step.asked and any(call["call"] == "backward" for call in step.calls)
-        return owner not in self.repeating and not given
+        ready = not step.asked and any(call["call"] == "backward" for call in step.calls)
+        return owner not in self.repeating and not ready
 
     def _behind_closure(self, closure, args, kwargs):
         """The step begins when the closure has ended: until then there are no gradients."""
@@ -441,8 +421,7 @@ class Optimizers:
         """Its step calls the closure a second time: what was seen of this step is of its first
         half.
         """
-        kind = type(optimizer)
-        self.repeating.add(next((c for c in kind.__mro__ if "step" in c.__dict__), kind))
+        self.repeating.add(_owner(type(optimizer)))
         self.hub.steps.detail.closure = True
         self._report_closure(optimizer)
 
@@ -467,9 +446,9 @@ class Optimizers:
             self._report_hidden()
         if steps.done >= IDLE and not self.said_idle:
             self._report_idle()
-        unread = self._unread(optimizer)
-        if unread != self.known(optimizer).default:
-            entry["unread"] = "defaults" if unread[0] != self.known(optimizer).default[0] else "lr"
+        unread, default = self._unread(optimizer), self.known(optimizer).default
+        if unread != default:
+            entry["unread"] = "defaults" if unread[0] != default[0] else "lr"
         if scaled is None:
             steps.ask(optimizer, True)
         params = self.params(optimizer)
@@ -492,33 +471,16 @@ class Optimizers:
     def _report_idle(self):
         """Optimizers that were built and never asked to step, while others were for some time."""
         self.said_idle = True
-        for entry in self.by_id.values():
-            optimizer = entry.ref()
-            if optimizer is None or entry.index is not None:
-                continue
+        for entry, optimizer in self._found():
             known = [self.hub.models.entry_of(p) for p in self.params(optimizer)]
             names = [one.name for one in known if one is not None]
-            if names:
-                event = {"event": "idle", "at": entry.at, "params": names[:256], "steps": IDLE}
-                self.hub.writer.put(event)
+            if names and entry.index is None:
+                self.hub.put("idle", at=entry.at, params=names[:256], steps=IDLE)
 
     def _report_hidden(self):
-        held = {
-            id(p)
-            for entry in self.by_id.values()
-            if entry.ref() is not None
-            for p in self.params(entry.ref())
-        }
+        held = {id(p) for _, optimizer in self._found() for p in self.params(optimizer)}
         for model, at, names in self.hub.models.hidden(held):
-            self.hub.writer.put(
-                {
-                    "event": "hidden",
-                    "model": model,
-                    "at": at,
-                    "names": names[:32],
-                    "count": len(names),
-                }
-            )
+            self.hub.put("hidden", model=model, at=at, names=names[:32], count=len(names))
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):
@@ -553,15 +515,7 @@ class Optimizers:
         if self.active is not None:
             return
         known = self.known(args[0]) or self._behind(args[0])
-        none = kwargs.get(
-            "set_to_none", args[1] if len(args) > 1 else self.hub.models._none_by_default()
-        )
-        index = self.hub.Late(
-            lambda: known.index if known is not None else None
-        )  # given at its first step
-        at = self.hub.places.here()
-        entry = self.hub.steps.note(
-            "zero_grad", at=at, to_none=bool(none), of="optimizer", optimizer=index
-        )
-        self.hub.scalers.discard(entry, self.params(args[0]))
-        self.hub.steps.detail.cleared(self.params(args[0]))
+        # given at its first step
+        index = self.hub.Late(lambda: known.index if known is not None else None)
+        params = self.params(args[0])
+        self.hub.models.note_zero(args, kwargs, params, of="optimizer", optimizer=index)

@@ -4,6 +4,8 @@ import copy
 import enum
 import types
 
+from .losses import behind, nodes_from
+
 # of nodes of the graph that gave a record's outputs: nothing but the graph itself keeps it alive
 MARK = "lockstep"
 OUTPUTS = 8  # whose gradients are told apart
@@ -60,11 +62,8 @@ def tensors_of(torch, tree, out, depth=0):
         out.append(tree)
     elif depth > 8:
         raise Reason("outputs are nested too deeply")
-    elif isinstance(tree, dict) or hasattr(tree, "items") and hasattr(tree, "keys"):
-        for value in tree.values():
-            tensors_of(torch, value, out, depth + 1)
-    elif isinstance(tree, (list, tuple)):
-        for value in tree:
+    elif isinstance(tree, (dict, list, tuple)) or hasattr(tree, "items") and hasattr(tree, "keys"):
+        for value in tree if isinstance(tree, (list, tuple)) else tree.values():
             tensors_of(torch, value, out, depth + 1)
     elif hasattr(tree, "__dict__") and not isinstance(tree, type):
         for value in vars(tree).values():
@@ -126,13 +125,7 @@ def own(torch, value):
 
 def reached(tensor):
     """The nodes of the graph that a backward from this tensor visits, its own left out."""
-    seen, waiting = set(), [tensor.grad_fn]
-    while waiting:
-        for parent, _ in waiting.pop().next_functions:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-    return seen
+    return set(nodes_from([tensor.grad_fn])) - {tensor.grad_fn}
 
 
 def from_outside(torch, pairs, rounded):
@@ -147,27 +140,17 @@ def from_outside(torch, pairs, rounded):
         raise Reason("%d outputs have gradients" % len(pairs))
     waiting, done = [(t, grad, reached(t)) for t, grad in pairs], []
     while waiting:
-        last = next(
-            (
-                entry
-                for entry in waiting
-                if not any(entry[0].grad_fn in other[2] for other in waiting)
-            ),
-            None,
-        )
-        if last is None:
+        inner = set().union(*(nodes for _, _, nodes in waiting))
+        last = [entry for entry in waiting if entry[0].grad_fn not in inner][:1]
+        if not last:
             raise Reason("outputs depend on each other")
-        waiting = [entry for entry in waiting if entry is not last]
-        tensor, grad, _ = last
+        waiting = [entry for entry in waiting if entry is not last[0]]
+        tensor, grad, _ = last[0]
         inside = None
         if done:
-            inside = torch.autograd.grad(
-                [t for t, _ in done],
-                tensor,
-                [g for _, g in done],
-                retain_graph=True,
-                allow_unused=True,
-            )[0]
+            outputs, grads = zip(*done)
+            kept = {"retain_graph": True, "allow_unused": True}
+            inside = torch.autograd.grad(outputs, tensor, grads, **kept)[0]
         if inside is not None:
             outside = grad - inside
             grad = outside if float(outside.norm()) > rounded * float(grad.norm()) else None
@@ -181,34 +164,27 @@ def used_outside(torch, roots, records):
 
     Raises Reason where a part of the graph outside them has a graph of its own.
     """
-    leaves, seen, entered = set(), set(), set()
-    waiting = []
-    for root in roots:
-        if root.grad_fn is not None:
-            waiting.append(root.grad_fn)
-        else:
-            leaves.add(id(root))
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        record, begins = node.metadata.get(MARK, (None, None))
-        if record in records:
-            if record not in entered:
-                entered.add(record)
-                leaves.update(id(leaf) for leaf in begins.leaves)
-                waiting.extend(begin for begin, _ in begins.nodes)
+    leaves = {id(root) for root in roots if root.grad_fn is None}
+
+    def begins(node):
+        record, found = node.metadata.get(MARK, (None, None))
+        return found if record in records else None
+
+    def onward(node):
+        found = begins(node)
+        return behind(node) if found is None else [begin for begin, _ in found.nodes]
+
+    for node in nodes_from((root.grad_fn for root in roots), onward):
+        found = begins(node)
+        if found is not None:
+            leaves.update(id(leaf) for leaf in found.leaves)
             continue
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             leaves.add(id(variable))
-        if (
-            type(node).__module__.startswith("torch.utils.checkpoint")
-            or "CheckpointFunction" in type(node).__name__
-        ):
+        module, name = type(node).__module__, type(node).__name__
+        if module.startswith("torch.utils.checkpoint") or "CheckpointFunction" in name:
             raise Reason(
                 "a checkpoint outside the modules that are run again has parameters of its own"
             )
-        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
     return leaves

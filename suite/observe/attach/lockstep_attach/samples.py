@@ -55,9 +55,8 @@ class Sampler:
             return tensor.reshape(-1).clone()
         index = self.index.get(tensor.device)
         if index is None:
-            index = self.index[tensor.device] = torch.tensor(
-                self.places, dtype=torch.int64, device=tensor.device
-            )
+            index = torch.tensor(self.places, dtype=torch.int64, device=tensor.device)
+            self.index[tensor.device] = index
         if tensor.is_contiguous():
             return tensor.view(-1).index_select(0, index)
         return torch.take(tensor, index)
@@ -73,9 +72,8 @@ class Sampler:
 def norm(torch, tensor, minus=None):
     """Of the whole tensor, less another, in FP64: a tensor of one element."""
     if tensor.layout != torch.strided:
-        tensor = (
-            tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.to_dense()
-        )
+        sparse = tensor.layout == torch.sparse_coo
+        tensor = tensor.coalesce().values() if sparse else tensor.to_dense()
     flat = tensor.detach().reshape(-1)
     if minus is None:
         return torch.linalg.vector_norm(flat, dtype=torch.float64)
@@ -110,16 +108,11 @@ def write_safetensors(torch, path, named, metadata):
     transfer for each type.
     """
     metadata = {key: str(value) for key, value in metadata.items()}
-    entries, contents, at = (
-        ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))],
-        [],
-        0,
-    )
+    entries = ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))]
+    contents, at = [], 0
     for members in _groups(named):
-        size, kind = (
-            members[0][1].element_size(),
-            TYPES[str(members[0][1].dtype).rsplit(".", 1)[-1]],
-        )
+        first = members[0][1]
+        size, kind = first.element_size(), TYPES[str(first.dtype).rsplit(".", 1)[-1]]
         for name, flat in members:
             count = flat.numel()
             place = (json.dumps(name), kind, count, at, at + count * size)

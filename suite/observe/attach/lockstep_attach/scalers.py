@@ -1,10 +1,12 @@
 """GradScaler: scale, unscale_, step and update of torch.amp and torch.cuda.amp."""
 
+import itertools
 import time
 import weakref
 
-from .losses import is_plain
+from .losses import behind, is_plain, nodes_from
 from .samples import type_name
+from .wrapping import given
 
 SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
 NODES = 128  # of a graph that are searched for what scale() returned: losses are near its end
@@ -47,9 +49,8 @@ class Scalers:
     def _classes(self):
         """The classes that define the methods: since 2.3 one, whose subclasses the others are."""
         amp = getattr(self.hub.torch, "amp", None)
-        kind = getattr(amp, "GradScaler", None) or getattr(
-            self.hub.torch.cuda.amp, "GradScaler", None
-        )
+        older = getattr(self.hub.torch.cuda.amp, "GradScaler", None)
+        kind = getattr(amp, "GradScaler", None) or older
         return [kind] if kind is not None else []
 
     # ---- what is known ---------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class Scalers:
         if index is None or error is not None:
             return
         self.scaling = True
-        losses = args[1] if len(args) > 1 else kwargs.get("outputs")
+        losses = given(args, kwargs, "outputs", 1)
         pairs = list(self._pairs(losses, result))
         kind = type_name(pairs[0][0].dtype) if pairs else None
         self.hub.steps.before_scale()
@@ -133,27 +134,22 @@ class Scalers:
         metadata = getattr(node, "metadata", None)
         return metadata.get(word) if metadata else None
 
-    def _origin(self, tensor):
-        """What scale() returned in the graph that ends with the tensor: its mark; False: surely
+    def _origin(self, node):
+        """What scale() returned in the graph that ends with the node: its mark; False: surely
         none; None: the graph is too large to say.
         """
-        return self._search(tensor.grad_fn)
+        bare = False  # whether a loss that was scaled is reached by a way around its scaling
 
-    def _search(self, node):
-        nodes, seen, bare = [node], set(), False
-        for node in nodes:
-            if node is None or id(node) in seen:
-                continue
-            if len(seen) == NODES:
+        def onward(one):
+            return () if self._mark_of(one, LOSS) else behind(one)
+
+        for count, one in enumerate(nodes_from([node], onward)):
+            if count == NODES:
                 return False if bare else None
-            seen.add(id(node))
-            mark = self._mark_of(node, SCALED)
+            mark = self._mark_of(one, SCALED)
             if mark is not None:
                 return mark
-            if self._mark_of(node, LOSS):
-                bare = True  # a loss that was scaled, reached by a way around its scaling
-                continue
-            nodes.extend(following for following, _ in node.next_functions)
+            bare = bare or bool(self._mark_of(one, LOSS))
         return False
 
     def added_unscaled(self, tensor):
@@ -162,23 +158,22 @@ class Scalers:
         """
         if not self.scaling or self.asked:
             return False
-        nodes, seen, scaled, plain = [tensor.grad_fn], set(), False, False
-        for node in nodes:
-            if node is None or id(node) in seen:
-                continue
-            if (scaled and plain) or len(seen) == NODES:
-                break
-            seen.add(id(node))
+        scaled = plain = False
+        for node in itertools.islice(nodes_from([tensor.grad_fn], self._terms), NODES):
             if self._mark_of(node, SCALED) is not None:
                 scaled = True
-                continue
-            following = [one for one, _ in node.next_functions if one is not None]
-            product = len(following) > 1 and node.name().startswith(("Mul", "Div"))
-            if product or not any(node.name().startswith(word + "Backward") for word in ADDING):
-                plain = plain or not self._search(node)
-            else:
-                nodes.extend(following)
-        return scaled and plain
+            elif not self._terms(node):
+                plain = plain or not self._origin(node)
+            if scaled and plain:
+                return True
+        return False
+
+    def _terms(self, node):
+        """What a sum is made of, but for one that scale() returned."""
+        following = [one for one in behind(node) if one is not None]
+        product = len(following) > 1 and node.name().startswith(("Mul", "Div"))
+        adds = any(node.name().startswith(word + "Backward") for word in ADDING)
+        return following if adds and not product and self._mark_of(node, SCALED) is None else []
 
     # ---- penalties -------------------------------------------------------------------------------
 
@@ -189,9 +184,8 @@ class Scalers:
         """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a
         loss is made of it.
         """
-        outputs = args[0] if args else kwargs.get("outputs")
-        graph = kwargs.get("create_graph", args[4] if len(args) > 4 else False)
-        if not graph or not self.scaling:
+        outputs = given(args, kwargs, "outputs", 0)
+        if not given(args, kwargs, "create_graph", 4, False) or not self.scaling:
             return
         tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         nodes = [getattr(one, "grad_fn", None) for one in tensors]
@@ -208,8 +202,7 @@ class Scalers:
             yield losses, results
         elif isinstance(losses, (list, tuple)) and isinstance(results, (list, tuple)):
             for loss, result in zip(losses, results):
-                for pair in self._pairs(loss, result):
-                    yield pair
+                yield from self._pairs(loss, result)
 
     def unscaled(self, tensor):
         """(Lazy loss, scaler index, dropped) of what goes backward: the loss before scale(), found
@@ -220,19 +213,16 @@ class Scalers:
         for ref, loss, index, _ in self.scaled:
             if ref() is tensor:
                 return Lazy(loss), index, False
-        origin = self._origin(tensor) if self.scaling else False
+        origin = self._origin(tensor.grad_fn) if self.scaling else False
         scales = [(index, scale) for _, _, index, scale in self.scaled if scale is not None]
         if origin is False or (origin is None and not scales):
             return Lazy(tensor.detach().clone()), None, origin is False and bool(self.scaled)
         # scaled and then changed: divided by the number of micro-steps, summed with others
         index, scale = scales[-1] if origin is None else origin[1:]
+        value = tensor.detach().clone()
         if scale is None:
-            return Lazy(tensor.detach().clone()), index, False
-        return (
-            Lazy([tensor.detach().clone(), scale], lambda value, by: value / by if by else None),
-            index,
-            False,
-        )
+            return Lazy(value), index, False
+        return Lazy([value, scale], lambda value, by: value / by if by else None), index, False
 
     def gone_backward(self):
         self.scaled = []
@@ -257,17 +247,13 @@ class Scalers:
     # ---- unscale_ --------------------------------------------------------------------------------
 
     def _optimizer(self, args, kwargs):
-        return args[1] if len(args) > 1 else kwargs.get("optimizer")
+        return given(args, kwargs, "optimizer", 1)
 
     def _found(self, scaler, optimizer):
         """Lazy: whether the scaler found an infinity or NaN among the optimizer's gradients."""
         state = scaler._per_optimizer_states.get(id(optimizer)) or {}
         found = [t.detach().clone() for t in state.get("found_inf_per_device", {}).values()]
-        return (
-            self.hub.Lazy(found, lambda *values: any(value != 0 for value in values))
-            if found
-            else None
-        )
+        return self.hub.Lazy(found, lambda *values: any(v != 0 for v in values)) if found else None
 
     def _enter_unscale(self, args, kwargs):
         index = self._index(args[0])
@@ -333,14 +319,9 @@ class Scalers:
         found = self._found(args[0], optimizer)
         entry["found_inf"] = found
         entry["stepped"] = did = self.stepped
-        if (
-            self.stepped
-            and getattr(optimizer, "_step_supports_amp_scaling", False)
-            and found is not None
-        ):
-            entry["stepped"] = self.hub.Lazy(
-                found.tensors, lambda *values: all(value == 0 for value in values)
-            )
+        itself = getattr(optimizer, "_step_supports_amp_scaling", False) and found is not None
+        if self.stepped and itself:
+            entry["stepped"] = self.hub.Lazy(found.tensors, lambda *v: all(one == 0 for one in v))
             did = found
         self.hub.steps.ask(optimizer, did)
 
@@ -351,7 +332,7 @@ class Scalers:
         if index is None:
             return None
         self.asked = self.penalty = False
-        forced = kwargs.get("new_scale", args[1] if len(args) > 1 else None) is not None
+        forced = given(args, kwargs, "new_scale", 1) is not None
         at = self.hub.places.here()
         scale = self._lazy_scale(args[0])
         return self.hub.steps.note(

@@ -1,8 +1,7 @@
 """Learning-rate schedules: each step that the script itself takes, with the rates after it."""
 
-import weakref
-
 from . import script_text
+from .wrapping import ByObject
 
 BUILT = 64  # schedules whose construction is written
 READ = 4  # of them, those for which the script's text is read
@@ -50,28 +49,19 @@ def _length_of(schedule):
 class Schedules:
     def __init__(self, hub):
         self.hub = hub
-        self.by_id = {}  # id of a schedule: (weak reference, its number)
-        self.count = 0
+        self.numbers = ByObject()
         self.building = 0  # constructors take a first step of their own
         self.depth = 0  # schedules that hold others step them
-        self.stepped = {}  # id: weak reference of a schedule that the script has stepped
+        self.stepped = ByObject()  # by the script: True
 
     def install(self):
         module = self.hub.torch.optim.lr_scheduler
-        bases = [
-            getattr(module, name, None)
-            for name in ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau")
-        ]
-        kinds = {kind for kind in bases if isinstance(kind, type)}
-        self.kinds = tuple(kinds)
-        kinds |= {
-            v for v in vars(module).values() if isinstance(v, type) and issubclass(v, tuple(kinds))
-        }
-        if isinstance(getattr(module, "ChainedScheduler", None), type):
-            kinds.add(module.ChainedScheduler)
-            self.kinds += (module.ChainedScheduler,)
-        for kind in kinds:
-            self._watch(kind, True)
+        names = ("_LRScheduler", "LRScheduler", "ReduceLROnPlateau", "ChainedScheduler")
+        found = [getattr(module, name, None) for name in names]
+        self.kinds = tuple({kind for kind in found if isinstance(kind, type)})
+        for kind in {v for v in vars(module).values() if isinstance(v, type)}:
+            if issubclass(kind, self.kinds):
+                self._watch(kind, True)
 
     def _watch(self, kind, constructor):
         if constructor and "__init__" in kind.__dict__:
@@ -93,7 +83,7 @@ class Schedules:
                 self._built(args[0])
 
     def _built(self, schedule):
-        number = self._number(schedule)
+        number = self.numbers.number(schedule)
         if number >= BUILT:
             return
         held = []
@@ -101,28 +91,20 @@ class Schedules:
             held += value if isinstance(value, (list, tuple)) else [value]
         span = _length_of(schedule)
         groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None) or [{}]
-        base = groups[0].get("initial_lr")
-        self.hub.writer.put(
-            {
-                "event": "schedule",
-                "schedule": number,
-                "class": type(schedule).__name__,
-                "at": self.hub.places.here(),
-                "step": self.hub.steps.done_now(),
-                "span": span,
-                "base": base if isinstance(base, (int, float)) else None,
-                "holds": [self._number(one) for one in held if isinstance(one, self.kinds)],
-                "stops_early": self._stops_early(schedule),
-                "stepped_if": number < READ
-                and script_text.stepped_if(self.hub.places.here(), self.hub.places.work),
-            }
+        base, kind = groups[0].get("initial_lr"), type(schedule).__name__
+        at, work = self.hub.places.here(), self.hub.places.work
+        self.hub.put(
+            "schedule",
+            schedule=number,
+            **{"class": kind},
+            at=at,
+            step=self.hub.steps.done_now(),
+            span=span,
+            base=base if isinstance(base, (int, float)) else None,
+            holds=[self.numbers.number(one) for one in held if isinstance(one, self.kinds)],
+            stops_early=kind == "SequentialLR" and script_text.stops_early(at, work),
+            stepped_if=number < READ and script_text.stepped_if(at, work),
         )
-
-    def _stops_early(self, schedule):
-        """Of schedules in sequence, whether the script may end before them on purpose."""
-        if type(schedule).__name__ != "SequentialLR":
-            return False
-        return script_text.stops_early(self.hub.places.here(), self.hub.places.work)
 
     def _enter_step(self, args, kwargs):
         self.depth += 1
@@ -137,17 +119,15 @@ class Schedules:
         if not note or error is not None or optimizer is None:
             return
         hub, known = self.hub, self.hub.optimizers.known(optimizer)
-        self.stepped[id(schedule)] = weakref.ref(schedule)
+        self.stepped.put(schedule, True)
         hub.misuse.follows(schedule)
         entry = hub.steps.note(
             "schedule",
-            **{
-                "class": type(schedule).__name__,
-                "schedule": self._number(schedule),
-                "optimizer": hub.Late(lambda: known.index if known is not None else None),
-                "at": hub.places.here(),
-                "lr": hub.optimizers.rates(optimizer),
-            },
+            **{"class": type(schedule).__name__},
+            schedule=self.numbers.number(schedule),
+            optimizer=hub.Late(lambda: known.index if known is not None else None),
+            at=hub.places.here(),
+            lr=hub.optimizers.rates(optimizer),
         )
         count = getattr(schedule, "last_epoch", None)
         if isinstance(count, (int, float)):
@@ -155,20 +135,11 @@ class Schedules:
 
     def counts(self):
         """Where the schedules of the job stand."""
-        alive = [ref() for ref in self.stepped.values()]
-        counts = [getattr(schedule, "last_epoch", None) for schedule in alive]
+        counts = [getattr(schedule, "last_epoch", None) for schedule, _ in self.stepped.alive()]
         return [count for count in counts if isinstance(count, (int, float))]
-
-    def _number(self, schedule):
-        ref, number = self.by_id.get(id(schedule), (None, None))
-        if ref is None or ref() is not schedule:
-            number = self.count
-            self.count += 1
-            self.by_id[id(schedule)] = (weakref.ref(schedule), number)
-        return number
 
     def is_state(self, value):
         """Whether a dict is what a schedule's state_dict returns."""
-        return "last_epoch" in value and bool(
-            {"_step_count", "base_lrs", "_last_lr", "best"} & set(value)
+        return "last_epoch" in value and any(
+            name in value for name in ("_step_count", "base_lrs", "_last_lr", "best")
         )

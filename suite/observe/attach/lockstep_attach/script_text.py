@@ -70,12 +70,17 @@ def _place(file, number, work):
     return "%s:%d" % (file[len(work) :] if file.startswith(work) else file, number + 1)
 
 
-def _first(pattern, place, work):
+def _all_lines(place, work):
+    """(the lines of a file, number of one, its place) of all files."""
     for file in dict.fromkeys(_files(place, work)):
-        for number, line in enumerate(_lines(file)):
-            if pattern.search(line):
-                return _place(file, number, work)
-    return None
+        lines = _lines(file)
+        for number in range(len(lines)):
+            yield lines, number, _place(file, number, work)
+
+
+def _first(pattern, place, work):
+    found = (at for lines, n, at in _all_lines(place, work) if pattern.search(lines[n]))
+    return next(found, None)
 
 
 def rate(place, work):
@@ -92,12 +97,10 @@ def rate_scaled(place, work):
     """The place of a line that multiplies a rate by the number of ranks, or divides it, whatever it
     was and whatever file was loaded; or None.
     """
-    for file in dict.fromkeys(_files(place, work)):
-        lines = _lines(file)
-        for number, line in enumerate(lines):
-            above = lines[max(0, number - ABOVE) : number]
-            if SCALES.search(line) and not any(OF_FILE.search(one) for one in above):
-                return _place(file, number, work)
+    for lines, number, at in _all_lines(place, work):
+        above = lines[max(0, number - ABOVE) : number]
+        if SCALES.search(lines[number]) and not any(OF_FILE.search(one) for one in above):
+            return at
     return None
 
 
@@ -105,14 +108,12 @@ def spared(place, work):
     """{words, at} of a list of words whose name says that what they occur in has no decay,
     or None.
     """
-    for file in dict.fromkeys(_files(place, work)):
-        lines = _lines(file)
-        for number in range(len(lines)):
-            if "decay" in lines[number].lower():
-                found = SPARED.match("".join(lines[number : number + LONGEST]))
-                words = WORD.findall(found.group(1)) if found is not None else []
-                if words:
-                    return {"words": words[:LONGEST], "at": _place(file, number, work)}
+    for lines, number, at in _all_lines(place, work):
+        if "decay" in lines[number].lower():
+            found = SPARED.match("".join(lines[number : number + LONGEST]))
+            words = WORD.findall(found.group(1)) if found is not None else []
+            if words:
+                return {"words": words[:LONGEST], "at": at}
     return None
 
 
@@ -125,13 +126,8 @@ def replaced(place, work):
     """{name: place} of the lines that set the transform of what a part is taken from, by the part's
     name.
     """
-    out = {}
-    for file in dict.fromkeys(_files(place, work)):
-        for number, line in enumerate(_lines(file)):
-            found = REPLACED.search(line)
-            if found is not None:
-                out[found.group(1)] = _place(file, number, work)
-    return out
+    found = ((REPLACED.search(lines[n]), at) for lines, n, at in _all_lines(place, work))
+    return {one.group(1): at for one, at in found if one is not None}
 
 
 def _trees(place, work):
@@ -150,12 +146,8 @@ def stepped_if(place, work):
     line = int(found.group(0).rsplit(":", 1)[1]) if found is not None else 0
     trees = list(_trees(place, work))
     names = {name for tree in trees for name in _assigned(tree, line)}
-    return any(
-        _steps(node, names)
-        for tree in trees
-        for test in _conditions(tree)
-        for node in ast.walk(test)
-    )
+    tests = (test for tree in trees for test in _conditions(tree))
+    return any(_steps(node, names) for test in tests for node in ast.walk(test))
 
 
 def _assigned(tree, line):
@@ -182,10 +174,8 @@ def _steps(node, names):
 
 def stops_early(place, work):
     """Whether the outermost loop around a backward may be left by a break."""
-    for tree in _trees(place, work):
-        if any(_holds_backward(loop) and _is_left(loop.body) for loop in _outermost(tree)):
-            return True
-    return False
+    loops = (loop for tree in _trees(place, work) for loop in _outermost(tree))
+    return any(_holds_backward(loop) and _is_left(loop.body) for loop in loops)
 
 
 def _outermost(node):
@@ -245,15 +235,12 @@ def by_steps(place, work):
 
 
 def _divided(by, place, work):
-    for file in dict.fromkeys(_files(place, work)):
-        lines = _lines(file)
-        gone = set()
-        for line in lines:
-            gone.update(name for goes in GOES for name in goes.findall(line))
-        for number, line in enumerate(lines):
-            if by.search(line) is None:
-                continue
-            target = TARGET.match(line)
-            if MADE.search(line) or (target is not None and target.group(1) in gone):
-                return _place(file, number, work)
+    for lines, number, at in _all_lines(place, work):
+        line = lines[number]
+        if by.search(line) is None:
+            continue
+        target = TARGET.match(line)
+        gone = {name for one in lines for goes in GOES for name in goes.findall(one)}
+        if MADE.search(line) or (target is not None and target.group(1) in gone):
+            return at
     return None

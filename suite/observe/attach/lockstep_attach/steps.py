@@ -1,10 +1,16 @@
 """What a step is: gathers its calls, and closes it into one event."""
 
+import mmap
+import os
 import time
 
-from . import detail, trail
+from . import detail
+from .events import Late, summed, text
 
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
+SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
+KINDS = 4096  # unlike calls of a job; later ones are 0
+NAMED = "at op elements type reduce ranks root model grad sync mode of optimizer".split()
 
 
 class Schedule:
@@ -63,6 +69,76 @@ class Step:
         self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
 
 
+class Trail:
+    """The calls of the open step, in memory that the system keeps where the process is killed.
+
+    `open.rank<k>`: the number of the open step, and a number for each of its calls; what a
+    number means is an event of its own. It costs a store in memory, no call of the system.
+    """
+
+    def __init__(self, hub):
+        self.hub = hub
+        self.memory = None
+        self.known = {}
+        self.late = []  # events of numbers that the file of the rank does not have yet
+        self.count = 0
+
+    def open(self, step):
+        """The rank has its file now; `step` is what it was doing until then."""
+        path = os.path.join(self.hub.writer.directory, "open.rank%d" % self.hub.rank())
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        size = 11 + 5 * (SLOTS + 1)
+        try:
+            with os.fdopen(os.open(path, flags, 0o644), "r+b") as file:
+                os.ftruncate(file.fileno(), size)
+                self.memory = mmap.mmap(file.fileno(), size)
+        except (OSError, ValueError):  # not every file system maps files
+            return
+        for event in self.late:
+            self.hub.writer.now(event)
+        self.late = []
+        self.begin(step)
+
+    def begin(self, step):
+        if self.memory is not None:
+            self.count = 0
+            self.memory[0:12] = b"%10d\n\0" % step.number
+            for entry in step.calls:
+                self.add(entry)
+
+    def add(self, entry):
+        key = (entry["call"], *map(entry.get, NAMED))
+        if key[-1].__class__ is Late:  # an optimizer that has no number yet
+            key = (*key[:-1], None)
+        number = self.known.get(key)
+        if number is None:
+            number = self._learn(key)
+        if self.memory is not None and self.count < SLOTS:
+            begin = 11 + 5 * self.count
+            self.memory[begin : begin + 6] = b"%04x \0" % number
+            self.count += 1
+
+    def _learn(self, key):
+        if len(self.known) >= KINDS:
+            return 0
+        number = self.known[key] = len(self.known) + 1
+        event = {"event": "call", "number": number, "call": key[0]}
+        for name, value in zip(NAMED, key[1:]):
+            if value is not None:
+                event[name] = text(value) if value.__class__ is str else value
+        if self.memory is not None:
+            self.hub.writer.now(event)
+        else:
+            self.late.append(event)
+        return number
+
+    def close(self):
+        """Also in a forked child, whose parent goes on with the file."""
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+
 class Steps:
     def __init__(self, hub):
         self.hub = hub
@@ -74,7 +150,7 @@ class Steps:
         self.begun_ns = time.perf_counter_ns()
         self.own_before = 0
         self.detail = detail.Detail(hub)
-        self.trail = trail.Trail(hub)
+        self.trail = Trail(hub)
         self.now = None
         self._begin()
 
@@ -175,7 +251,7 @@ class Steps:
         """The calls of the job's end, where a backward was followed by no step."""
         calls = self.now.calls
         if not self.now.asked and any(call["call"] == "backward" for call in calls):
-            self.hub.writer.put({"event": "unfinished", "calls": calls})
+            self.hub.put("unfinished", calls=calls)
 
     def close(self, last=False):
         step, hub = self.now, self.hub
@@ -190,11 +266,8 @@ class Steps:
         if early or last or step.detail or self.turned or self.thinned.take(step.number):
             event["digest"] = step.digest or self._digest()
         self.turned = early
-        event["ms"] = dict(
-            {"total": total / 1e6}, **{key: value / 1e6 for key, value in step.spent.items()}
-        )
-        event["ms"]["instrument"] = (hub.own_ns - self.own_before) / 1e6
-        event["ms"] = {key: round(value, 3) for key, value in event["ms"].items()}
+        spent = dict(total=total, **step.spent, instrument=hub.own_ns - self.own_before)
+        event["ms"] = {key: round(ns / 1e6, 3) for key, ns in spent.items()}
         event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         event["detail"] = samples
         if step.detail:
@@ -214,31 +287,13 @@ class Steps:
         return {
             "event": "step",
             "step": step.number,
-            "loss": self._loss(step),
+            "loss": summed(loss for loss in step.losses if loss is not None),
             "loss_scale": scale,
             "loss_scale_next": after,
             "skipped": self._skipped(step),
             "lr": step.lr,
             "images": step.images,
         }
-
-    def _loss(self, step):
-        """The sum of the step's losses, on the device that has the numbers."""
-        known = [loss for loss in step.losses if loss is not None]
-        if not known:
-            return None
-        tensors, makers = [], []
-        for lazy in known:
-            makers.append((len(tensors), len(lazy.tensors), lazy.make))
-            tensors.extend(lazy.tensors)
-
-        def total(*numbers):
-            parts = (numbers[at : at + count] for at, count, _ in makers)
-            return sum(
-                make(*part) if make else part[0] for part, (_, _, make) in zip(parts, makers)
-            )
-
-        return self.hub.Lazy(tensors, total)
 
     def _skipped(self, step):
         if any(did is True for did in step.did):

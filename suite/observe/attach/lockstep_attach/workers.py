@@ -28,10 +28,8 @@ def _own_state(torch, value):
     if numpy is not None and isinstance(value, numpy.random.Generator):
         return value.bit_generator.state
     if numpy is not None and isinstance(value, numpy.random.RandomState):
-        return [
-            part if isinstance(part, (str, int, float)) else part.tolist()
-            for part in value.get_state()
-        ]
+        state = value.get_state()
+        return [p if isinstance(p, (str, int, float)) else p.tolist() for p in state]
     return None
 
 
@@ -122,12 +120,8 @@ class Workers:
 
     def report(self, info, before, after):
         parent = sys.modules["multiprocessing.process"].parent_process()
-        used = sorted(name for name, state in before.items() if after.get(name) != state)
-        line = {
-            "seed": info.seed - info.id,
-            "worker": info.id,
-            "states": {k: before[k] for k in used},
-        }
+        used = {k: state for k, state in sorted(before.items()) if after.get(k) != state}
+        line = {"seed": info.seed - info.id, "worker": info.id, "states": used}
         file = os.open(self.path(parent.pid), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, (json.dumps(line) + "\n").encode())

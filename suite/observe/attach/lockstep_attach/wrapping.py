@@ -4,11 +4,50 @@ module does.
 
 import functools
 import types
+import weakref
 
 # The file that a stand-in names as its own. warnings.warn passes over frames of such files, which
 # it takes for import's: a warning that torch gives about its caller names the user's line, as
 # without this module.
 FILE = "<lockstep importlib._bootstrap>"
+
+
+def given(args, kwargs, name, place, default=None):
+    """An argument of a call, by its name or its place."""
+    return kwargs.get(name, args[place] if len(args) > place else default)
+
+
+class ByObject:
+    """A value for each of some objects, which are not kept alive: an id may be another's later."""
+
+    def __init__(self):
+        self.by_id, self.count = {}, 0
+
+    def __len__(self):
+        return len(self.by_id)
+
+    def put(self, thing, value):
+        self.by_id[id(thing)] = (weakref.ref(thing), value)
+        return value
+
+    def get(self, thing, default=None):
+        ref, value = self.by_id.get(id(thing), (None, None))
+        return value if ref is not None and ref() is thing else default
+
+    def drop(self, thing):
+        self.by_id.pop(id(thing), None)
+
+    def alive(self):
+        """[(object, value)]"""
+        found = [(ref(), value) for ref, value in self.by_id.values()]
+        return [(thing, value) for thing, value in found if thing is not None]
+
+    def number(self, thing):
+        """Its number, in the order in which they are met."""
+        found = self.get(thing)
+        if found is None:
+            found, self.count = self.put(thing, self.count), self.count + 1
+        return found
 
 
 class Swap:
