@@ -225,7 +225,7 @@ static int lines_of(const char *text)
     return lines;
 }
 
-START_TEST(a_job_is_run_as_it_is_and_judged)
+TEST(a_job_is_run_as_it_is_and_judged)
 {
     ended *self = run(WORDS("observe", "--out", "a", "--", "sh", "-c",
                             COPY("good") "read line; echo \"got $line\"; echo heard >&2; "
@@ -267,9 +267,8 @@ START_TEST(a_job_is_run_as_it_is_and_judged)
     ck_assert_int_eq(ls_json_int(seen, "steps", 0), 8);
     cJSON_Delete(summary);
 }
-END_TEST
 
-START_TEST(a_rule_that_fails)
+TEST(a_rule_that_fails)
 {
     ended *self = OBSERVE("--out", "b", "--", "sh", "-c", COPY("apart") "exit 7");
     ck_assert_int_eq(self->code, 1);
@@ -281,10 +280,9 @@ START_TEST(a_rule_that_fails)
     ck_assert_int_gt(junit_read(read_file("b/junit.xml")).failures, 0);
     says(read_file("b/report.md"), "not ok 2 - observe.replicas.step # FAIL");
 }
-END_TEST
 
 /* Failures come first, then hints, the count of rules, and CORRECT, on one screen. */
-START_TEST(one_screen_begins_with_what_is_wrong)
+TEST(one_screen_begins_with_what_is_wrong)
 {
     ended *self = OBSERVE("--out", "screen", "--", "sh", "-c", COPY("both"));
     static const char *const order[] = {"\nnot ok 2 - observe.replicas.step # FAIL ",
@@ -304,10 +302,9 @@ START_TEST(one_screen_begins_with_what_is_wrong)
                     "first\nchange: look at more steps in detail: --every 10, or a longer run\n");
     says(self->out, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
 }
-END_TEST
 
 /* A hint is no failure: it decides nothing but where that is asked for. */
-START_TEST(hints_do_not_decide)
+TEST(hints_do_not_decide)
 {
     static const struct {
         const char *gate, *hints;
@@ -338,9 +335,8 @@ START_TEST(hints_do_not_decide)
         ck_assert_int_eq(run(WORDS("judge", out), "")->code, way[i].code);
     }
 }
-END_TEST
 
-START_TEST(the_laws_and_hints_are_printed)
+TEST(the_laws_and_hints_are_printed)
 {
     ended *self = OBSERVE("--rules");
     ck_assert_int_eq(self->code, 0);
@@ -349,9 +345,8 @@ START_TEST(the_laws_and_hints_are_printed)
     says(self->out, "\nevaluation.best: law, hint\n  sure: ");
     check_columns(self->out);
 }
-END_TEST
 
-START_TEST(exit_codes)
+TEST(exit_codes)
 {
     static const struct {
         const char *script;
@@ -374,9 +369,8 @@ START_TEST(exit_codes)
     ck_assert_int_eq(OBSERVE("--", "no-such-program", "x")->code, 127);
     ck_assert_int_eq(OBSERVE("--", "good/rank0.jsonl")->code, 126);
 }
-END_TEST
 
-START_TEST(what_could_not_be_seen)
+TEST(what_could_not_be_seen)
 {
     says(OBSERVE("sh", "-c", "exit 0")->said, "no process wrote events, so nothing was judged");
     says(OBSERVE("sh", "-c", "exit 9")->said, "the job failed before a process had wrapped a ");
@@ -394,9 +388,8 @@ START_TEST(what_could_not_be_seen)
     says(self->said,
          "not seen: rank 1: wrote no end event: killed, or left by os._exit, after step ");
 }
-END_TEST
 
-START_TEST(the_environment_of_the_job)
+TEST(the_environment_of_the_job)
 {
     const char *script = "echo \"$PYTHONPATH|$LS_OBSERVE_DIR|$LS_OBSERVE_EVERY|$LS_OBSERVE_STEPS|"
                          "$LS_OBSERVE_SAMPLES|$LS_OBSERVE_GRADIENT|$LS_OBSERVE_INJECT|$LS_RUN_DIR|"
@@ -421,9 +414,8 @@ START_TEST(the_environment_of_the_job)
     unsetenv("LS_OBSERVE_INJECT");
     free(whole);
 }
-END_TEST
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     static const struct {
         const char *word[4], *says;
@@ -449,10 +441,9 @@ START_TEST(wrong_arguments)
         says(self->said, wrong[i].says);
     }
 }
-END_TEST
 
 /* A job of a scheduler: the variables, and the judgement afterwards. */
-START_TEST(attach_only)
+TEST(attach_only)
 {
     ended *self = OBSERVE("--attach-only", "--out", "g");
     ck_assert_int_eq(self->code, 0);
@@ -474,11 +465,10 @@ START_TEST(attach_only)
     ck_assert_int_eq(self->code, 0);
     says(self->out, "\nnot ok 2 - observe.replicas.step # FAIL ");
 }
-END_TEST
 
 /* No rule fails in what a job that died has left: observe keeps its exit code, judge ends with 1.
  */
-START_TEST(a_job_that_died)
+TEST(a_job_that_died)
 {
     ended *self = OBSERVE("--out", "h", "--", "sh", "-c", COPY("good") "exit 7");
     ck_assert_int_eq(self->code, 7);
@@ -490,7 +480,6 @@ START_TEST(a_job_that_died)
     (void)OBSERVE("--out", "i", "--", "sh", "-c", COPY("good"));
     ck_assert_int_eq(run(WORDS("judge", "i"), "")->code, 0);
 }
-END_TEST
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
@@ -542,7 +531,7 @@ static int count_signals(const char *name)
     }
 }
 
-START_TEST(signals_are_passed_on)
+TEST(signals_are_passed_on)
 {
     static ended self;
     pid_t pid = start(WORDS("observe", myself, "--count", "s"), "");
@@ -559,9 +548,8 @@ START_TEST(signals_are_passed_on)
         ck_assert_msg(strcmp(read_file(name), "x\n") == 0, "%s: %s", name, read_file(name));
     }
 }
-END_TEST
 
-START_TEST(a_signal_to_the_group_comes_once)
+TEST(a_signal_to_the_group_comes_once)
 {
     static ended self;
     pid_t pid = start(WORDS("observe", myself, "--count", "t"), "");
@@ -574,9 +562,8 @@ START_TEST(a_signal_to_the_group_comes_once)
     ck_assert_str_eq(read_file("t.USR1"), "x\n");
     ck_assert_str_eq(read_file("t.TERM"), "x\n");
 }
-END_TEST
 
-START_TEST(nothing_is_left_after_kill)
+TEST(nothing_is_left_after_kill)
 {
     pid_t pid = start(
         WORDS("observe", "--", "sh", "-c", "sleep 300 & echo $! >left.pid; : >left.ready; wait"),
@@ -593,7 +580,6 @@ START_TEST(nothing_is_left_after_kill)
     }
     ck_assert_int_ne(kill(left, 0), 0);
 }
-END_TEST
 
 /* All that comes from a terminal until its last writer has ended, into said[SAID_BYTES]. */
 static void read_terminal(int terminal, const char *until, char *said)
@@ -612,7 +598,7 @@ static void read_terminal(int terminal, const char *until, char *said)
 }
 
 /* The job reads from the terminal, which sends it ^C as it does without us: once. */
-START_TEST(the_job_has_the_terminal)
+TEST(the_job_has_the_terminal)
 {
     static char said[SAID_BYTES];
     char path[PATH_MAX];
@@ -641,14 +627,13 @@ START_TEST(the_job_has_the_terminal)
     ck_assert(WIFEXITED(state) && WEXITSTATUS(state) == 4);
     close(terminal);
 }
-END_TEST
 
 /* ---- our own trainer ------------------------------------------------------------------------- */
 
 /* Judged by the rules of any trainer, without PyTorch. */
 /* At --timeout the job is ended, and the cause is what it waited for; a job that only takes its
  * time has none. */
-START_TEST(the_deadline_has_a_cause)
+TEST(the_deadline_has_a_cause)
 {
     ended *self = OBSERVE("--timeout", "1", "--", "sleep", "60");
     ck_assert_int_eq(self->code, 124);
@@ -662,9 +647,8 @@ START_TEST(the_deadline_has_a_cause)
     ck_assert(self->code == 5 && strstr(self->said, "ended after") == NULL);
     ck_assert_int_eq(OBSERVE("--timeout", "-1", "--", "true")->code, 2);
 }
-END_TEST
 
-START_TEST(our_trainer_is_observed)
+TEST(our_trainer_is_observed)
 {
     char launch[PATH_MAX], train[PATH_MAX];
     snprintf(launch, sizeof launch, "%s/lockstep-launch", build);
@@ -680,10 +664,9 @@ START_TEST(our_trainer_is_observed)
     ck_assert_ptr_null(strstr(self->said, "# FAIL"));
     ck_assert(is_there("ours/jobs/subject/dump"));
 }
-END_TEST
 
 /* The same, of a build with planted faults where there is one (`make PLANTS=1`). */
-START_TEST(planted_faults_are_seen)
+TEST(planted_faults_are_seen)
 {
     static const struct {
         const char *fault, *says;
@@ -705,35 +688,12 @@ START_TEST(planted_faults_are_seen)
         says(self->said, planted[i].says);
     }
 }
-END_TEST
 
 int main(int count, char **argument)
 {
     if (count == 3 && strcmp(argument[1], "--count") == 0) {
         return count_signals(argument[2]);
     }
-    Suite *suite = suite_create("observe command");
-    TCase *tests = tcase_create("observe command");
-    tcase_add_unchecked_fixture(tests, make_recordings, remove_recordings);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_job_is_run_as_it_is_and_judged);
-    tcase_add_test(tests, a_rule_that_fails);
-    tcase_add_test(tests, one_screen_begins_with_what_is_wrong);
-    tcase_add_test(tests, hints_do_not_decide);
-    tcase_add_test(tests, the_laws_and_hints_are_printed);
-    tcase_add_test(tests, exit_codes);
-    tcase_add_test(tests, what_could_not_be_seen);
-    tcase_add_test(tests, the_environment_of_the_job);
-    tcase_add_test(tests, wrong_arguments);
-    tcase_add_test(tests, attach_only);
-    tcase_add_test(tests, a_job_that_died);
-    tcase_add_test(tests, signals_are_passed_on);
-    tcase_add_test(tests, a_signal_to_the_group_comes_once);
-    tcase_add_test(tests, nothing_is_left_after_kill);
-    tcase_add_test(tests, the_job_has_the_terminal);
-    tcase_add_test(tests, the_deadline_has_a_cause);
-    tcase_add_test(tests, our_trainer_is_observed);
-    tcase_add_test(tests, planted_faults_are_seen);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
+    return RUN_TESTS("observe command", .timeout_s = 60, .begin = make_recordings,
+                     .end = remove_recordings);
 }

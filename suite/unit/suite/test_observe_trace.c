@@ -9,13 +9,22 @@
 #include "suite/observe/trace/trace.h"
 #include "suite/unit/run_suite.h"
 
-static void make_folder(char folder[64])
+static char folder[64];
+static ls_observe_trace *trace; /* of what was last read, freed after the test */
+
+static void make_folder(void)
 {
-    ls_text_put(folder, 64, "/tmp/lockstep-trace-XXXXXX");
+    ls_text_put(folder, sizeof folder, "/tmp/lockstep-trace-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
-static void write_text(const char *folder, const char *name, const char *text)
+static void remove_folder(void)
+{
+    ls_observe_free(trace);
+    trace = NULL;
+}
+
+static void write_text(const char *name, const char *text)
 {
     LS_TEXT(path, 200, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
@@ -24,11 +33,40 @@ static void write_text(const char *folder, const char *name, const char *text)
     fclose(file);
 }
 
-static ls_observe_trace *read_folder(const char *folder)
+static void write_rank(int rank, const char *text)
 {
-    ls_observe_trace *trace = NULL;
+    LS_TEXT(name, 32, "rank%d.jsonl", rank);
+    write_text(name, text);
+}
+
+static void read_folder(void)
+{
     ck_assert_int_eq(ls_observe_read(folder, &trace), LS_OK);
-    return trace;
+}
+
+/* Every rule that is not SKIP is INFRA, and there is one. */
+static void expect_unread(void)
+{
+    ls_observe_result result;
+    int unread = 0;
+    ls_observe_judge_all(trace, &result);
+    for (int i = 0; i < result.count; i++) {
+        ls_verdict_code code = result.finding[i].verdict.code;
+        ck_assert(code == LS_INFRA || code == LS_SKIP);
+        unread += code == LS_INFRA;
+    }
+    ck_assert_int_gt(unread, 0);
+    ls_observe_result_free(&result);
+}
+
+static const ls_observe_rule *rule_named(const char *id)
+{
+    int count;
+    const ls_observe_rule *rule = ls_observe_rules(&count);
+    while (count-- > 0 && strcmp(rule->id, id) != 0) {
+        rule++;
+    }
+    return rule;
 }
 
 #define START "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"rank\":0,\"world\":1}\n"
@@ -49,12 +87,10 @@ static const char *const whole =
           "{\"event\":\"cost\",\"own_ms\":1}\n"
           "{\"event\":\"step\",\"step\":2}\n{\"event\":\"end\",\"steps\":2}\n";
 
-START_TEST(every_event_is_read)
+TEST(every_event_is_read)
 {
-    char folder[64];
-    make_folder(folder);
-    write_text(folder, "rank0.jsonl", whole);
-    ls_observe_trace *trace = read_folder(folder);
+    write_rank(0, whole);
+    read_folder();
     const ls_observe_rank *rank = &trace->rank[0];
     ck_assert(trace->attached);
     ck_assert_int_eq(trace->world, 1);
@@ -72,26 +108,20 @@ START_TEST(every_event_is_read)
     ck_assert(rank->record->ended && rank->step[0].step->skipped);
     ck_assert(ls_trace_is_scaled(trace) && ls_trace_is_mixed(trace));
     ck_assert(!ls_trace_is_ddp(trace)); /* one rank */
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 #define STEP(number, rest) \
     "{\"event\":\"step\",\"step\":" #number ",\"loss\":1,\"skipped\":false," rest "}\n"
 
-START_TEST(a_step_like_another_has_its_calls)
+TEST(a_step_like_another_has_its_calls)
 {
-    char folder[64];
-    make_folder(folder);
-    write_text(folder, "rank0.jsonl",
-               START STEP(1,
-                          "\"calls\":[{\"call\":\"forward\",\"model\":1,\"at\":\"a.py:3\",\"left\":"
-                          "64},{\"call\":\"backward\",\"times\":3}]")
-                   STEP(2, "\"like\":1,\"calls\":[{\"left\":128},{}]") STEP(3, "\"calls\":[]")
-                       STEP(4, "\"like\":2,\"calls\":[{},{\"times\":1,\"at\":\"b.py:4\"}]")
-                           STEP(5, "\"like\":3,\"calls\":[]") "{\"event\":\"end\",\"steps\":5}\n");
-    ls_observe_trace *trace = read_folder(folder);
+    write_rank(
+        0, START STEP(1, "\"calls\":[{\"call\":\"forward\",\"model\":1,\"at\":\"a.py:3\",\"left\":"
+                         "64},{\"call\":\"backward\",\"times\":3}]")
+               STEP(2, "\"like\":1,\"calls\":[{\"left\":128},{}]") STEP(3, "\"calls\":[]")
+                   STEP(4, "\"like\":2,\"calls\":[{},{\"times\":1,\"at\":\"b.py:4\"}]")
+                       STEP(5, "\"like\":3,\"calls\":[]") "{\"event\":\"end\",\"steps\":5}\n");
+    read_folder();
     const ls_observe_step *step = trace->rank[0].step;
     ck_assert_int_eq(trace->rank[0].step_count, 5);
     const double left[] = {64, 128, NAN, 128};
@@ -105,10 +135,7 @@ START_TEST(a_step_like_another_has_its_calls)
         ck_assert_str_eq(backward->at, i == 3 ? "b.py:4" : "");
     }
     ck_assert(step[2].call_count == 0 && step[4].call_count == 0);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 static const char *const wrong_likes[] = {
     "\"like\":2,\"calls\":[{}]",     /* itself */
@@ -119,29 +146,22 @@ static const char *const wrong_likes[] = {
     "\"like\":1,\"calls\":[{},{}]",  /* of more */
 };
 
-START_TEST(a_step_like_none_is_an_error)
+ROWS_TEST(a_step_like_none_is_an_error, wrong_likes)
 {
-    char folder[64];
-    make_folder(folder);
     LS_TEXT(text, 1000,
             START STEP(1, "\"calls\":[{\"call\":\"forward\"}]") STEP(2, "%s")
                 STEP(3, "\"calls\":[{\"call\":\"forward\"}]") "{\"event\":\"end\",\"steps\":3}\n",
             wrong_likes[_i]);
-    write_text(folder, "rank0.jsonl", text);
-    ls_observe_trace *trace = NULL;
+    write_rank(0, text);
     ck_assert_int_eq(ls_observe_read(folder, &trace), LS_ERR_USAGE);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 #define OF_TWO(rank) \
     "{\"event\":\"start\",\"schema\":2,\"observed\":1,\"rank\":" #rank ",\"world\":2}\n"
 
 /* Rules go over steps, models and passes by their numbers: those of a file may be any. */
-START_TEST(numbers_that_cannot_be_are_judged_soon)
+TEST(numbers_that_cannot_be_are_judged_soon)
 {
-    char folder[64];
-    make_folder(folder);
     static const char *const model =
         "{\"event\":\"model\",\"model\":2147483647,\"kind\":\"ddp\",\"broadcast_buffers\":true,"
         "\"buffers\":[[\"b\",1,\"f32\"]],\"params\":[],\"bn\":2147483647,\"sync_bn\":2147483647}\n"
@@ -157,24 +177,19 @@ START_TEST(numbers_that_cannot_be_are_judged_soon)
             calls);
     LS_TEXT(second, 4000, "%s%s{\"event\":\"step\",\"step\":9007199254740990,\"loss\":1,%s",
             OF_TWO(1), model, calls);
-    write_text(folder, "rank0.jsonl", first);
-    write_text(folder, "rank1.jsonl", second);
-    ls_observe_trace *trace = read_folder(folder);
+    write_rank(0, first);
+    write_rank(1, second);
+    read_folder();
     ls_observe_result result;
     ls_observe_judge_all(trace, &result);
     ck_assert_int_gt(result.count, 0);
     ls_observe_result_free(&result);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(calls_are_read_in_order)
+TEST(calls_are_read_in_order)
 {
-    char folder[64];
-    make_folder(folder);
-    write_text(folder, "rank0.jsonl", whole);
-    ls_observe_trace *trace = read_folder(folder);
+    write_rank(0, whole);
+    read_folder();
     const ls_observe_step *step = ls_trace_step(&trace->rank[0], 1);
     ck_assert_ptr_nonnull(step);
     ck_assert_int_eq(step->call_count, 5);
@@ -192,21 +207,16 @@ START_TEST(calls_are_read_in_order)
     ck_assert_ptr_null(ls_trace_step(&trace->rank[0], 3));
     ck_assert_ptr_null(ls_trace_step(&trace->rank[0], 0));
     ck_assert(!step->detail && step->samples[0] == '\0');
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Of three ranks one left no file and one died after its first step. */
-START_TEST(what_dead_ranks_left_is_read)
+TEST(what_dead_ranks_left_is_read)
 {
     static const char *const start = "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":3}"
                                      "\n{\"event\":\"step\",\"step\":1}\n";
-    char folder[64];
-    make_folder(folder);
-    write_text(folder, "rank0.jsonl", start);
-    write_text(folder, "rank1.jsonl", start);
-    ls_observe_trace *trace = read_folder(folder);
+    write_rank(0, start);
+    write_rank(1, start);
+    read_folder();
     ls_observe_result result;
     ck_assert_int_eq(trace->world, 3);
     ck_assert_int_eq(trace->rank[1].step_count, 1);
@@ -222,10 +232,7 @@ START_TEST(what_dead_ranks_left_is_read)
                       f->verdict.evidence);
     }
     ls_observe_result_free(&result);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* Digests of 5 steps on two ranks: a letter is one digest, '0' that of no tensor, '-' none. */
 static const struct {
@@ -257,10 +264,8 @@ static const struct {
     {{"00000", "00000"}, {"abcde", "abcde"}, 0, {LS_UNSUPPORTED, LS_PASS}, {"0 tensors", "5 of 5"}},
 };
 
-static void write_replica(const char *folder, int rank, const char *param, const char *state,
-                          int tensors)
+static void write_replica(int rank, const char *param, const char *state, int tensors)
 {
-    LS_TEXT(name, 32, "rank%d.jsonl", rank);
     char text[4096];
     ls_text_put(text, sizeof text,
                 "{\"event\":\"start\",\"schema\":2,\"observed\":1,\"rank\":%d,\"world\":2}\n"
@@ -279,37 +284,26 @@ static void write_replica(const char *folder, int rank, const char *param, const
         ls_text_add(text, sizeof text, "},\"calls\":[]}\n");
     }
     ls_text_add(text, sizeof text, "{\"event\":\"end\",\"steps\":5}\n");
-    write_text(folder, name, text);
+    write_rank(rank, text);
 }
 
-START_TEST(replicas_are_equal_up_to_the_last_step)
+ROWS_TEST(replicas_are_equal_up_to_the_last_step, replicas)
 {
     static const char *const rules[] = {"replicas.step", "replicas.state"};
-    char folder[64];
-    int count;
-    make_folder(folder);
     for (int rank = 0; rank < 2; rank++) {
-        write_replica(folder, rank, replicas[_i].param[rank], replicas[_i].state[rank],
+        write_replica(rank, replicas[_i].param[rank], replicas[_i].state[rank],
                       replicas[_i].tensors);
     }
-    ls_observe_trace *trace = read_folder(folder);
-    const ls_observe_rule *rule = ls_observe_rules(&count);
-    for (int i = 0; i < count; i++) {
-        for (int r = 0; r < 2; r++) {
-            ls_observe_finding found = {0};
-            if (strcmp(rule[i].id, rules[r]) == 0) {
-                ls_observe_judge_one(trace, &rule[i], &found);
-                ck_assert_msg(found.verdict.code == replicas[_i].code[r] &&
-                                  strstr(found.verdict.evidence, replicas[_i].evidence[r]) != NULL,
-                              "%s: %s %s", rules[r], ls_verdict_name(found.verdict.code),
-                              found.verdict.evidence);
-            }
-        }
+    read_folder();
+    for (int r = 0; r < 2; r++) {
+        ls_observe_finding found = {0};
+        ls_observe_judge_one(trace, rule_named(rules[r]), &found);
+        ck_assert_msg(found.verdict.code == replicas[_i].code[r] &&
+                          strstr(found.verdict.evidence, replicas[_i].evidence[r]) != NULL,
+                      "%s: %s %s", rules[r], ls_verdict_name(found.verdict.code),
+                      found.verdict.evidence);
     }
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* A job whose rules all pass is correct only where it ended well and was seen to its end. */
 static const struct {
@@ -329,19 +323,17 @@ static const struct {
      false, "; rank 1 was not seen to its end: X"},
 };
 
-START_TEST(a_job_that_did_not_end_well_is_not_shown)
+ROWS_TEST(a_job_that_did_not_end_well_is_not_shown, ends)
 {
-    char folder[64], text[400];
-    make_folder(folder);
+    char text[400];
     for (int rank = 0; rank < 2; rank++) {
-        LS_TEXT(name, 32, "rank%d.jsonl", rank);
         ls_text_put(text, sizeof text,
                     "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":2}\n"
                     "{\"event\":\"step\",\"step\":1}\n%s",
                     rank == 0 ? "{\"event\":\"end\"}\n" : ends[_i].last);
-        write_text(folder, name, text);
+        write_rank(rank, text);
     }
-    ls_observe_trace *trace = read_folder(folder);
+    read_folder();
     trace->record.state = ends[_i].state;
     trace->record.code = 7;
     trace->record.signal = 9;
@@ -353,23 +345,10 @@ START_TEST(a_job_that_did_not_end_well_is_not_shown)
     ck_assert_int_eq(headline.correct, ends[_i].yes ? LS_CORRECT_YES : LS_CORRECT_NOT_SHOWN);
     ck_assert_int_eq(headline.whole, ends[_i].yes);
     ck_assert_msg(strstr(headline.why, ends[_i].why) != NULL, "%s", headline.why);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
-}
-END_TEST
-
-static const ls_observe_rule *rule_named(const char *id)
-{
-    int count;
-    const ls_observe_rule *rule = ls_observe_rules(&count);
-    while (count-- > 0 && strcmp(rule->id, id) != 0) {
-        rule++;
-    }
-    return rule;
 }
 
 /* CORRECT is of laws: a hint neither fails it nor, where its rule passes, adds to it. */
-START_TEST(laws_decide_and_hints_do_not)
+LOOP_TEST(laws_decide_and_hints_do_not, 9)
 {
     static const struct {
         const char *id;
@@ -389,15 +368,11 @@ START_TEST(laws_decide_and_hints_do_not)
         {"order.zero", LS_PASS, true, {false, true}, LS_CORRECT_YES, 2, 1, 1},
         {"order.zero", LS_WEAK, true, {false, false}, LS_CORRECT_NOT_SHOWN, 2, 1, 0},
     };
-    char folder[64];
-    make_folder(folder);
     for (int rank = 0; rank < 2; rank++) {
-        LS_TEXT(name, 32, "rank%d.jsonl", rank);
-        write_text(folder, name,
-                   "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":2}\n"
-                   "{\"event\":\"end\"}\n");
+        write_rank(rank, "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":2}\n"
+                         "{\"event\":\"end\"}\n");
     }
-    ls_observe_trace *trace = read_folder(folder);
+    read_folder();
     trace->record.state = LS_RECORD_DONE;
     ls_observe_finding found[2] = {{.rule = rule_named("replicas.start")},
                                    {.rule = rule_named(one[_i].id)}};
@@ -410,44 +385,25 @@ START_TEST(laws_decide_and_hints_do_not)
     ck_assert_int_eq(headline.inside, one[_i].inside);
     ck_assert_int_eq(headline.hints, one[_i].hints);
     ck_assert_int_eq(headline.code, one[_i].exit == 1 ? LS_ERR_CHECK : LS_OK);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* The lines are the attach module's: a broken one is no fault of the job. */
-START_TEST(a_broken_line_is_kept_and_ends_what_needs_it)
+LOOP_TEST(a_broken_line_is_kept_and_ends_what_needs_it, 3)
 {
     static const char *const broken[] = {
         START "{\"event\":\"step\",\"step\":1}\nno json\n{\"event\":\"step\",\"step\":2}\n",
         START "{\"event\":\"step\",\"step\":1}\n{\"event\":\"step\",\"step\":5}\n",
         START "{\"event\":\"step\",\"step\":1}\n{\"event\":\"st",
     };
-    for (size_t b = 0; b < sizeof broken / sizeof *broken; b++) {
-        char folder[64];
-        make_folder(folder);
-        write_text(folder, "rank0.jsonl", broken[b]);
-        ls_observe_trace *trace = read_folder(folder);
-        ls_observe_result result;
-        ck_assert(strstr(trace->record.broken, "rank0.jsonl line 3") != NULL);
-        ck_assert_int_eq(trace->rank[0].step_count, 1);
-        ls_observe_judge_all(trace, &result);
-        int unread = 0;
-        for (int i = 0; i < result.count; i++) {
-            ls_verdict_code code = result.finding[i].verdict.code;
-            ck_assert(code == LS_INFRA || code == LS_SKIP);
-            unread += code == LS_INFRA;
-        }
-        ck_assert_int_gt(unread, 0);
-        ls_observe_result_free(&result);
-        ls_observe_free(trace);
-        ls_path_remove_tree(folder);
-    }
+    write_rank(0, broken[_i]);
+    read_folder();
+    ck_assert(strstr(trace->record.broken, "rank0.jsonl line 3") != NULL);
+    ck_assert_int_eq(trace->rank[0].step_count, 1);
+    expect_unread();
 }
-END_TEST
 
 /* A rule that needs the member is not decided; what a later step's call has is not an earlier's. */
-START_TEST(a_value_of_another_kind_is_named)
+LOOP_TEST(a_value_of_another_kind_is_named, 4)
 {
     static const struct {
         const char *lines, *words;
@@ -461,45 +417,26 @@ START_TEST(a_value_of_another_kind_is_named)
         {STEP(1, "\"calls\":[{\"call\":\"forward\"}]") STEP(2, "\"like\":1,\"calls\":[{\"at\":7}]"),
          "rank0.jsonl line 3 has \"at\" of any call that is not a text"},
     };
-    char folder[64];
-    make_folder(folder);
     LS_TEXT(text, 900, "%s%s{\"event\":\"end\",\"steps\":1}\n", START, wrong[_i].lines);
-    write_text(folder, "rank0.jsonl", text);
-    ls_observe_trace *trace = read_folder(folder);
-    ls_observe_result result;
+    write_rank(0, text);
+    read_folder();
     ck_assert_str_eq(trace->record.broken, wrong[_i].words);
-    ls_observe_judge_all(trace, &result);
-    int unread = 0;
-    for (int i = 0; i < result.count; i++) {
-        ls_verdict_code code = result.finding[i].verdict.code;
-        ck_assert(code == LS_INFRA || code == LS_SKIP);
-        unread += code == LS_INFRA;
-    }
-    ck_assert_int_gt(unread, 0);
-    ls_observe_result_free(&result);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
+    expect_unread();
 }
-END_TEST
 
-START_TEST(a_folder_without_events_is_a_usage_error)
+TEST(a_folder_without_events_is_a_usage_error)
 {
-    char folder[64];
-    ls_observe_trace *trace = NULL;
-    make_folder(folder);
     ck_assert_int_eq(ls_observe_read(folder, &trace), LS_ERR_USAGE);
     ck_assert_ptr_null(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
-START_TEST(samples_are_read_and_broken_ones_are_told)
+TEST(samples_are_read_and_broken_ones_are_told)
 {
     const fake_job job = {FAULT_NONE, "sgd", 2, 1, 0, 0, NULL, NULL};
-    char folder[64];
+    ls_path_remove_tree(folder);
     fake_write(&job, folder, sizeof folder);
-    write_text(folder, "samples/step000002.rank1.safetensors", "no header");
-    ls_observe_trace *trace = read_folder(folder);
+    write_text("samples/step000002.rank1.safetensors", "no header");
+    read_folder();
     ls_observe_finding finding = {0};
     const ls_observe_step *first = ls_trace_step(&trace->rank[1], 1);
     ls_dumpfile *file = ls_trace_samples(trace, 1, first, &finding);
@@ -511,14 +448,11 @@ START_TEST(samples_are_read_and_broken_ones_are_told)
     ck_assert_int_eq(finding.verdict.code, LS_PASS);
     ck_assert_ptr_null(ls_trace_samples(trace, 1, ls_trace_step(&trace->rank[1], 2), &finding));
     ck_assert_int_eq(finding.verdict.code, LS_INFRA);
-    ls_observe_free(trace);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
 /* ---- a trainer of the protocol --------------------------------------------------------------- */
 
-static void write_dump(const char *folder, int step, int rank, float next)
+static void write_dump(int step, int rank, float next)
 {
     static const float param[2] = {1, -2}, grad[2] = {0.5f, 0.25f};
     const float local[2] = {rank == 0 ? 1 : 0, rank == 0 ? 0 : 0.5f}, after[2] = {next, -2.0625f};
@@ -537,52 +471,39 @@ static void write_dump(const char *folder, int step, int rank, float next)
     ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
 }
 
-static ls_verdict_code code_of(const ls_observe_result *result, const char *id)
+static ls_verdict_code code_of(const char *id)
 {
-    for (int i = 0; i < result->count; i++) {
-        if (strcmp(result->finding[i].rule->id, id) == 0) {
-            return result->finding[i].verdict.code;
-        }
-    }
-    return LS_VERDICT_CODES;
+    ls_observe_finding found = {0};
+    ls_observe_judge_one(trace, rule_named(id), &found);
+    return found.verdict.code;
 }
 
-START_TEST(a_trainer_of_the_protocol_is_judged_by_its_dumps)
+LOOP_TEST(a_trainer_of_the_protocol_is_judged_by_its_dumps, 2)
 {
     static const char *const events =
         "{\"event\":\"start\",\"schema\":1,\"world\":2,\"options\":{\"opt-level\":\"O1\"}}\n"
         "{\"event\":\"step\",\"step\":1,\"loss_scale\":128,\"lr\":0.25,\"digest\":"
         "{\"param\":\"1\",\"state\":\"2\"}}\n{\"event\":\"end\",\"code\":0}\n";
-    for (int wrong = 0; wrong < 2; wrong++) {
-        char folder[64];
-        make_folder(folder);
-        LS_TEXT(dump, 100, "%s/dump", folder);
-        ck_assert_int_eq(ls_path_make_folder(dump), LS_OK);
-        for (int k = 0; k < 2; k++) {
-            LS_TEXT(name, 32, "rank%d.jsonl", k);
-            write_text(folder, name, events);
-            write_dump(folder, 1, k, wrong ? 0.75f : 0.875f);
-        }
-        ls_observe_trace *trace = read_folder(folder);
-        ls_observe_result result;
-        ck_assert(!trace->attached && ls_trace_is_ddp(trace) && ls_trace_is_scaled(trace));
-        ck_assert(ls_trace_is_mixed(trace));
-        ck_assert_int_eq(trace->rank[1].step[0].call_count, 0);
-        ck_assert(trace->rank[1].step[0].detail);
-        ck_assert_int_eq(trace->rank[0].tensor_count, 1);
-        ck_assert_str_eq(trace->rank[0].tensor[0].name, "fc.bias");
-        ls_observe_judge_all(trace, &result);
-        ck_assert_int_eq(code_of(&result, "reduction.mean"), LS_PASS);
-        ck_assert_int_eq(code_of(&result, "replicas.step"), LS_PASS);
-        ck_assert_int_eq(code_of(&result, "optimizer.step"), wrong ? LS_FAIL : LS_PASS);
-        ls_observe_result_free(&result);
-        ls_observe_free(trace);
-        ls_path_remove_tree(folder);
+    bool wrong = _i == 1;
+    LS_TEXT(dump, 100, "%s/dump", folder);
+    ck_assert_int_eq(ls_path_make_folder(dump), LS_OK);
+    for (int k = 0; k < 2; k++) {
+        write_rank(k, events);
+        write_dump(1, k, wrong ? 0.75f : 0.875f);
     }
+    read_folder();
+    ck_assert(!trace->attached && ls_trace_is_ddp(trace) && ls_trace_is_scaled(trace));
+    ck_assert(ls_trace_is_mixed(trace));
+    ck_assert_int_eq(trace->rank[1].step[0].call_count, 0);
+    ck_assert(trace->rank[1].step[0].detail);
+    ck_assert_int_eq(trace->rank[0].tensor_count, 1);
+    ck_assert_str_eq(trace->rank[0].tensor[0].name, "fc.bias");
+    ck_assert_int_eq(code_of("reduction.mean"), LS_PASS);
+    ck_assert_int_eq(code_of("replicas.step"), LS_PASS);
+    ck_assert_int_eq(code_of("optimizer.step"), wrong ? LS_FAIL : LS_PASS);
 }
-END_TEST
 
-START_TEST(the_first_blame_stays)
+TEST(the_first_blame_stays)
 {
     ls_observe_finding finding = {0};
     ls_finding_blame(&finding, "train.py:41", "do %d", 1);
@@ -590,30 +511,5 @@ START_TEST(the_first_blame_stays)
     ck_assert_str_eq(finding.where, "train.py:41");
     ck_assert_str_eq(finding.advice, "do 1");
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("observe_trace");
-    TCase *tests = tcase_create("trace");
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, every_event_is_read);
-    tcase_add_test(tests, a_step_like_another_has_its_calls);
-    tcase_add_loop_test(tests, a_step_like_none_is_an_error, 0, 6);
-    tcase_add_test(tests, numbers_that_cannot_be_are_judged_soon);
-    tcase_add_test(tests, calls_are_read_in_order);
-    tcase_add_test(tests, what_dead_ranks_left_is_read);
-    tcase_add_loop_test(tests, replicas_are_equal_up_to_the_last_step, 0,
-                        sizeof replicas / sizeof *replicas);
-    tcase_add_loop_test(tests, laws_decide_and_hints_do_not, 0, 9);
-    tcase_add_loop_test(tests, a_job_that_did_not_end_well_is_not_shown, 0,
-                        sizeof ends / sizeof *ends);
-    tcase_add_test(tests, a_broken_line_is_kept_and_ends_what_needs_it);
-    tcase_add_loop_test(tests, a_value_of_another_kind_is_named, 0, 4);
-    tcase_add_test(tests, a_folder_without_events_is_a_usage_error);
-    tcase_add_test(tests, samples_are_read_and_broken_ones_are_told);
-    tcase_add_test(tests, a_trainer_of_the_protocol_is_judged_by_its_dumps);
-    tcase_add_test(tests, the_first_blame_stays);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("observe_trace", .timeout_s = 60, .before = make_folder, .after = remove_folder)
