@@ -42,10 +42,8 @@ def environment(on, **more):
     env = {key: value for key, value in os.environ.items() if not key.startswith("LS_OBSERVE")}
     env.update(OMP_NUM_THREADS="1", LOCAL_WORLD_SIZE="2", PYTHONDONTWRITEBYTECODE="1")
     if on:
-        env.update(
-            LS_OBSERVE_DIR=tempfile.gettempdir(), LS_OBSERVE_SAMPLES="64", LS_OBSERVE_EVERY="3"
-        )
-        env["PYTHONPATH"] = HERE
+        env.update(LS_OBSERVE_DIR=tempfile.gettempdir(), PYTHONPATH=HERE)
+        env.update(LS_OBSERVE_SAMPLES="64", LS_OBSERVE_EVERY="3")
     env.update(more)
     return env
 
@@ -106,25 +104,17 @@ class Server:
 
     def __init__(self, root, on, **more):
         self.root, self.on = root, on
-        self.process = subprocess.Popen(
-            [sys.executable, JOBS_FILE, "serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(on, **more),
-            universal_newlines=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
+        command, env = [sys.executable, JOBS_FILE, "serve"], environment(on, **more)
+        self.process = subprocess.Popen(command, env=env, **pipes)
 
     def run(self, job, world=2, name=None, **more):
         folder = os.path.join(self.root, "%s.%s" % (name or job, "on" if self.on else "off"))
         os.makedirs(os.path.join(folder, "events"))
-        env = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": free_port(),
-            "LOCAL_WORLD_SIZE": str(world),
-        }
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         if self.on:
             env["LS_OBSERVE_DIR"] = os.path.join(folder, "events")
-        env.update(more)
+        env.update(more, LOCAL_WORLD_SIZE=str(world))
         task = {"job": job, "result": os.path.join(folder, "result"), "world": world}
         task.update(environment=env, seconds=SECONDS)
         self.process.stdin.write(json.dumps(task) + "\n")
@@ -152,15 +142,25 @@ def start(root, name, command, on=True, **more):
     return Result(folder, [code])
 
 
+def with_and_without(root, name, script):
+    """What a script leaves, not observed and observed, and its events."""
+    folder = os.path.join(root, name)
+    path, events = os.path.join(folder, name + ".py"), os.path.join(folder, "events")
+    os.makedirs(events)
+    with open(path, "w") as file:
+        file.write(script)
+    envs = (environment(False), environment(True, LS_OBSERVE_DIR=events))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = [subprocess.run([sys.executable, path], env=env, **pipes) for env in envs]
+    with open(os.path.join(events, "rank0.jsonl")) as file:
+        return done, [json.loads(line) for line in file]
+
+
 def read_safetensors(path):
     """(metadata, {name: tensor})."""
-    kinds = {
-        "F64": "float64",
-        "F32": "float32",
-        "F16": "float16",
-        "BF16": "bfloat16",
-        "I64": "int64",
-    }
+    from lockstep_attach.samples import TYPES
+
+    kinds = {word: kind for kind, word in TYPES.items()}
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])
@@ -269,6 +269,14 @@ class Context:
         self.root = root
         self.off, self.on = Server(root, False), Server(root, True)
 
+    def alone(self, job, name, **more):
+        """With settings of the process that forks, which is started with them."""
+        server = Server(self.root, True, **more)
+        try:
+            return server.run(job, name=name)
+        finally:
+            server.close()
+
     def both(self, job, world=2, **more):
         """Runs a job with and without the module: it must not see a difference."""
         control = self.off.run(job, world, **more)
@@ -321,8 +329,20 @@ F32_COST = 2048 * UNIT
 F32_REST = 8 * UNIT
 
 
-def f32_cost(exact):
-    return F32_COST * float(exact.norm()) + F32_REST
+def again(result, *names, done="done"):
+    """(metadata, samples) of step 2, in which the gradients of these parameters are FP64's."""
+    check_schema(result)
+    metadata, named = result.samples(2)
+    assert metadata["again"] == done, metadata
+    for name in names:
+        exact = named["again/f64/" + name]
+        assert off(named, name) <= F32_COST * float(exact.norm()) + F32_REST, name
+    return metadata, named
+
+
+def off(named, name, times=1, which="again/local/"):
+    """How far a gradient of the job is from a multiple of that in FP64."""
+    return float((named[which + name].double() - times * named["again/f64/" + name]).norm())
 
 
 def sgd_room(param, grad, momentum, following):
@@ -433,14 +453,9 @@ def plain_ddp(context):
     if os.environ.get("LS_DEVICE", "cpu") == "cpu":  # data on a GPU is not read
         samples_are_named(result)
     (save,), (load,) = result.events(0, "save"), result.events(0, "load")
-    assert save["what"] == {
-        "model": ["model"],
-        "optimizer": ["optimizer"],
-        "epoch": ["epoch"],
-    }, save
-    assert (
-        save["params"] == 6 and save["params_missing"] == save["wrong"] == [] and not save["half"]
-    )
+    assert save["what"] == {name: [name] for name in ("model", "optimizer", "epoch")}, save
+    assert save["params"] == 6 and save["params_missing"] == save["wrong"] == []
+    assert not save["half"]
     assert load["what"] == save["what"] and save["step"] == 6
     assert [e["what"] for e in result.events(0, "restore")] == ["model", "optimizer"]
     optimizer = result.events(0, "optimizer")[0]
@@ -464,46 +479,30 @@ def step_can_be_recomputed(context):
 
 @test
 def again_in_fp64(context):
-    result = context.on.run("f32", name="again")
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
-    names = [key[len("again/f64/") :] for key in named if key.startswith("again/f64/")]
-    assert len(names) == 6
+    names = "0.weight 0.bias 1.weight 1.bias 4.weight 4.bias".split()
+    _, named = again(context.on.run("f32", name="again"), *names)
+    assert sorted(key[10:] for key in named if key.startswith("again/f64/")) == sorted(names)
     for name in names:
-        exact, single = named["again/f64/" + name], named["again/f32/" + name].double()
-        local = named["again/local/" + name]
-        assert torch.equal(local, named["local/" + name])
-        assert float((local - exact).norm()) <= f32_cost(exact), name
-        assert float((single - exact).norm()) <= f32_cost(exact), name
-    off = context.on.run("f32", name="not_again", LS_OBSERVE_GRADIENT="0")
-    assert off.codes == [0, 0]
+        assert torch.equal(named["again/local/" + name], named["local/" + name])
+        cost = F32_COST * float(named["again/f64/" + name].norm()) + F32_REST
+        assert off(named, name, which="again/f32/") <= cost, name
+    not_again = context.on.run("f32", name="not_again", LS_OBSERVE_GRADIENT="0")
+    assert not_again.codes == [0, 0]
 
 
 @test
 def again_with_dropout(context):
-    result = context.both("unused")
-    check_schema(result)
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
-    for name in ("first.weight", "third.bias"):
-        exact, local = named["again/f64/" + name], named["again/local/" + name]
-        assert float((local - exact).norm()) <= f32_cost(exact), name
+    _, named = again(context.both("unused"), "first.weight", "third.bias")
     assert "local/second.weight" not in named and "reduced/first.weight" in named
 
 
 @test
 def again_under_a_redirection(context):
-    result = context.both("redirected")
-    check_schema(result)
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
-    names = {key[len("again/f64/") :] for key in named if key.startswith("again/f64/")}
     # head.bias is penalized outside, too; scale belongs to the step itself
-    assert names == {"net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias", "head.weight"}
+    names = {"net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias", "head.weight"}
+    metadata, named = again(context.both("redirected"), *names)
+    assert names == {key[len("again/f64/") :] for key in named if key.startswith("again/f64/")}
     assert metadata["again_excluded"] == "scale, head.bias", metadata
-    for name in names:
-        exact, local = named["again/f64/" + name], named["again/local/" + name]
-        assert float((local - exact).norm()) <= f32_cost(exact), name
     if VERSION >= (2, 0):
         assert metadata["again_functions"] == "Halved"
         assert abs(float(metadata["again_slope"]) - 1) > 0.02, metadata
@@ -511,51 +510,36 @@ def again_under_a_redirection(context):
 
 @test
 def again_where_the_forward_steps(context):
-    result = context.both("by_hand_redirected")
-    check_schema(result)
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
+    metadata, _ = again(context.both("by_hand_redirected"), "head.weight")
     assert metadata["again_excluded"] == "scale" and "again_hooks" not in metadata, metadata
-    exact, local = named["again/f64/head.weight"], named["again/local/head.weight"]
-    assert float((local - exact).norm()) <= f32_cost(exact)
 
 
 @test
 def again_with_hooks(context):
-    result = context.both("hooked")
-    check_schema(result)
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
+    changed = VERSION >= (2, 0)
+    metadata, named = again(context.both("hooked"), *(["3.weight"] if changed else []))
     assert metadata["again_hooks"] == "GELU, Linear, the parameter 3.bias", metadata
-    exact, local = named["again/f64/0.weight"], named["again/local/0.weight"]
-    assert float((local - 2 * exact).norm()) <= f32_cost(2 * exact)
-    exact, local = named["again/f64/3.weight"], named["again/local/3.weight"]
-    if VERSION >= (2, 0):
-        assert metadata["again_changed"] == "an output of Sequential"
-        assert float((local - exact).norm()) <= f32_cost(exact)
+    twice = 2 * float(named["again/f64/0.weight"].norm())
+    assert off(named, "0.weight", 2) <= F32_COST * twice + F32_REST
+    assert not changed or metadata["again_changed"] == "an output of Sequential"
 
 
 @test
 def again_with_attention(context):
     if VERSION < (2, 3):
         return
-    result = context.both("attends")
-    check_schema(result)
-    metadata, named = result.samples(2)
-    assert metadata["again"] == "done", metadata
+    _, named = again(context.both("attends"))
     for name in ("read.weight", "write.weight"):
-        exact, local = named["again/f64/" + name], named["again/local/" + name]
         # bf16 keeps 8 bits, and no product here has more than 16 terms: other masks miss by far
-        assert float((local - exact).norm()) <= 2.0**-4 * float(exact.norm()), name
+        assert off(named, name) <= 2.0**-4 * float(named["again/f64/" + name].norm()), name
 
 
 @test
 def again_with_attention_computed_again(context):
     if VERSION < (2, 3):
         return
-    result = context.both("attends_again")
-    metadata, named = result.samples(2)
-    assert "computed again in backward" in metadata["again"], metadata
+    why = "attention that drops is computed again in backward"
+    _, named = again(context.both("attends_again"), done=why)
     assert not any(name.startswith("again/") for name in named)
 
 
@@ -567,15 +551,8 @@ def accumulation(context):
     check_schema(result)
     reduced_is_mean(result, 3, ROUNDINGS)
     step = result.events(0, "step")[2]
-    assert words(step) == [
-        "forward",
-        "backward",
-        "forward",
-        "backward",
-        "clip",
-        "optimizer_step",
-        "zero_grad",
-    ]
+    order = "forward backward forward backward clip optimizer_step zero_grad"
+    assert " ".join(words(step)) == order
     calls = step["calls"]
     assert [c["sync"] for c in calls if c["call"] == "backward"] == [False, True]
     assert calls[0]["autocast"] == "bf16" and calls[1]["autocast"] is None
@@ -649,13 +626,7 @@ def fused_optimizer(context):
 def injected_overflow(context):
     if VERSION < (2, 3):
         return
-    result = context.on.run("fp16_overflow", name="injected", LS_OBSERVE_INJECT="overflow@2:1")
-    # the settings are those of the process that forks: this one is started with them
-    server = Server(context.root, True, LS_OBSERVE_INJECT="overflow@4:1")
-    try:
-        result = server.run("fp16_overflow", name="inject4")
-    finally:
-        server.close()
+    result = context.alone("fp16_overflow", "inject4", LS_OBSERVE_INJECT="overflow@4:1")
     assert [event["skipped"] for event in result.events(0, "step")][2:5] == [True, True, False]
 
 
@@ -877,30 +848,17 @@ def broken_module(context):
         "steps.Steps.close",
         "optimizers.Optimizers.rates",
     ):
-        name = "broken." + point.split(".")[-1]
-        server = Server(context.root, True, TEST_BREAK=point)
-        try:
-            result = server.run("f32", name=name)
-        finally:
-            server.close()
-        assert result.codes == [0, 0] and result.facts == control.facts, (
-            point,
-            result.output()[-800:],
-        )
+        result = context.alone("f32", "broken." + point.split(".")[-1], TEST_BREAK=point)
+        same = result.codes == [0, 0] and result.facts == control.facts
+        assert same, (point, result.output()[-800:])
         last = result.events(0)[-1]
-        assert last["event"] == "attach" and last["quiet"] and "planted" in last["error"], (
-            point,
-            last,
-        )
+        said = last["event"] == "attach" and last["quiet"] and "planted" in last["error"]
+        assert said, (point, last)
 
 
 @test
 def limited_steps(context):
-    server = Server(context.root, True, LS_OBSERVE_STEPS="3")
-    try:
-        result = server.run("f32", name="limited")
-    finally:
-        server.close()
+    result = context.alone("f32", "limited", LS_OBSERVE_STEPS="3")
     end = result.events(0)[-1]
     assert end["why"] == "steps" and end["steps"] == 3 and len(result.events(0, "step")) == 3
     control = context.off.run("f32", name="unlimited")
@@ -932,13 +890,8 @@ def launchers(context):
         check_schema(result)
     if VERSION < (2, 0) and sys.version_info >= (3, 11):
         return  # its torchrun does not start there
-    run = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--master_port=" + free_port(),
-    ]
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    run += ["--master_port=" + free_port()]
     result = start(context.root, "torchrun", run + jobs[1:])
     assert result.codes == [0] and result.facts == control, result.output()[-800:]
     check_schema(result)
@@ -990,33 +943,21 @@ def a_rank_that_joins_says_so(context):
 @test
 def warnings_name_the_users_line(context):
     """torch warns about its caller, by the number of frames between."""
-    folder = os.path.join(context.root, "warned")
-    os.makedirs(os.path.join(folder, "events"))
-    script = os.path.join(folder, "warned.py")
-    with open(script, "w") as file:
-        file.write(
-            "import torch\n"
-            "model = torch.nn.Linear(2, 2)\n"
-            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-            "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
-            "model(torch.ones(4, 2)).sum().backward()\n"
-            "schedule.step()\n"
-            "optimizer.step()\n"
-            "torch.nn.functional.mse_loss(model(torch.ones(4, 2))[:, :1], torch.ones(4))\n"
-        )
-    events = {"LS_OBSERVE_DIR": os.path.join(folder, "events")}
-    said = [
-        subprocess.run(
-            [sys.executable, script],
-            env=environment(on, **(events if on else {})),
-            stderr=subprocess.PIPE,
-        ).stderr
-        for on in (False, True)
-    ]
+    script = (
+        "import torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+        "model(torch.ones(4, 2)).sum().backward()\n"
+        "schedule.step()\n"
+        "optimizer.step()\n"
+        "torch.nn.functional.mse_loss(model(torch.ones(4, 2))[:, :1], torch.ones(4))\n"
+    )
+    done, _ = with_and_without(context.root, "warned", script)
+    said = [one.stderr for one in done]
     assert said[0] == said[1] and said[0].count(b"UserWarning") == 2, said
     # of the schedule's, 1.13 and 2.6 name a line of their own
     assert b"warned.py:8" in said[0], said
-    assert os.listdir(events["LS_OBSERVE_DIR"])
 
 
 ODD_START = """
@@ -1146,25 +1087,9 @@ def odd_jobs_stay_as_they_are(context):
     makes that go quiet.
     """
     for number, (name, code) in enumerate(ODD.items()):
-        folder = os.path.join(context.root, "odd%d" % number)
-        os.makedirs(os.path.join(folder, "events"))
-        script = os.path.join(folder, "odd.py")
-        with open(script, "w") as file:
-            file.write(ODD_START + code)
-        events = {"LS_OBSERVE_DIR": os.path.join(folder, "events")}
-        done = [
-            subprocess.run(
-                [sys.executable, script],
-                env=environment(on, **(events if on else {})),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            for on in (False, True)
-        ]
+        done, said = with_and_without(context.root, "odd%d" % number, ODD_START + code)
         assert done[0].returncode == done[1].returncode == 0, (name, done)
-        assert done[0].stdout == done[1].stdout, (name, done)
-        with open(os.path.join(folder, "events", "rank0.jsonl")) as file:
-            said = [json.loads(line) for line in file]
+        assert (done[0].stdout, done[0].stderr) == (done[1].stdout, done[1].stderr), (name, done)
         assert not [event for event in said if event.get("quiet")], (name, said)
 
 
@@ -1223,18 +1148,11 @@ def digests_name_bits(context):
         torch.randn(n, generator=generator).to(kind)
         for n, kind in ((5, torch.float32), (7, torch.bfloat16))
     ]
-    tensors += [
-        torch.randn(3, 4, 2, 2, generator=generator).contiguous(memory_format=torch.channels_last)
-    ]
-    tensors += [
-        torch.tensor(9),
-        torch.randn(3, generator=generator).double(),
-        torch.ones(5, dtype=torch.uint8),
-    ]
-    tensors += [
-        torch.randn(4, 6, generator=generator).half().t(),
-        torch.randn(70000, generator=generator),
-    ]
+    pictures = torch.randn(3, 4, 2, 2, generator=generator)
+    tensors += [pictures.contiguous(memory_format=torch.channels_last), torch.tensor(9)]
+    tensors += [torch.randn(3, generator=generator).double(), torch.ones(5, dtype=torch.uint8)]
+    tensors += [torch.randn(4, 6, generator=generator).half().t()]
+    tensors += [torch.randn(70000, generator=generator)]
 
     def value(lazy):
         parts, make = lazy
@@ -1284,11 +1202,8 @@ def data_sets_are_named(context):
     assert name(sets[0]) == name(sets[1]) != name(sets[2])
     parts = [torch.utils.data.Subset(sets[0], range(first, 20, 2)) for first in (0, 1)]
     assert name(parts[0]) != name(parts[1])
-    assert Sources(torch).members(parts[1])["part"] == {
-        "length": 20,
-        "modulus": 1,
-        "kept": list(range(1, 20, 2)),
-    }
+    part = {"length": 20, "modulus": 1, "kept": list(range(1, 20, 2))}
+    assert Sources(torch).members(parts[1])["part"] == part
 
 
 @test
@@ -1422,6 +1337,23 @@ def losses_say_what_they_were_given(context):
         assert misuse(tensor) == expected, (place, misuse(tensor))
 
 
+def write_script(context, name, text):
+    path = os.path.join(context.root, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def ask_of(path, ask):
+    """What a function of script_text.py says where that file is the main script."""
+    main = sys.modules["__main__"]
+    own, main.__file__ = main.__file__, path
+    try:
+        return ask(path + ":1", os.path.dirname(path) + os.sep)
+    finally:
+        main.__file__ = own
+
+
 @test
 def the_text_says_where(context):
     """script_text.py finds the line that divides what goes backward, or sets one group's rate."""
@@ -1447,18 +1379,13 @@ optimizer.param_groups[0]['lr'] = rate
         ("a.py", text, (4, 3, 6)),
         ("b.py", other, (None,) * 3),
         ("c.py", third, (None, 1, None)),
+        ("d.py", scaled, (None, None, None, 8)),
     )
-    jobs += (("d.py", scaled, (None, None, None, 8)),)
     for name, lines, expected in jobs:
-        path = os.path.join(context.root, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(lines)
+        path = write_script(context, name, lines)
         asked = (script_text.division, script_text.by_steps, script_text.rate)
         asked += (script_text.rate_scaled,) * (len(expected) - len(asked))
-        main, own = sys.modules["__main__"], sys.modules["__main__"].__file__
-        main.__file__ = path
-        found = [ask(path + ":1", context.root + os.sep) for ask in asked]
-        main.__file__ = own
+        found = [ask_of(path, ask) for ask in asked]
         wanted = [None if line is None else "%s:%d" % (name, line) for line in expected]
         assert found == wanted, (found, wanted)
 
@@ -1477,22 +1404,14 @@ def early_ends_are_read(context):
         ("def train():\n  while True:\n    loss.backward()\n    if step > last: break\n", True),
         ("not Python:\n  backward break\n", False),
     )
-    main, own = sys.modules["__main__"], sys.modules["__main__"].__file__
     for place, (text, expected) in enumerate(texts):
-        path = os.path.join(context.root, "early%d.py" % place)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        main.__file__ = path
-        found = script_text.stops_early(path + ":1", context.root + os.sep)
-        main.__file__ = own
-        assert found is expected, (text, found)
+        path = write_script(context, "early%d.py" % place, text)
+        assert ask_of(path, script_text.stops_early) is expected, text
 
 
 @test
 def gathered_constants_are_seen(context):
-    """collectives.py names a gather whose results the loss uses while its graph has no way to what was
-    given.
-    """
+    """A gather is named whose results the loss uses without a way to what was given."""
     from lockstep_attach.collectives import Gathered
 
     for own, transposed, used in ((0, 1, 1), (1, 1, 1), (0, 0, 1), (0, 1, 0)):
@@ -1549,11 +1468,8 @@ def main(names):
                 print("ok   %s" % function.__name__, flush=True)
             except Exception as error:
                 failed += 1
-                print(
-                    "FAIL %s: %s: %s"
-                    % (function.__name__, type(error).__name__, str(error)[:1500]),
-                    flush=True,
-                )
+                said = (function.__name__, type(error).__name__, str(error)[:1500])
+                print("FAIL %s: %s: %s" % said, flush=True)
     finally:
         context.off.close()
         context.on.close()

@@ -7,6 +7,7 @@ of the random number generators, and how many collectives the process group carr
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -68,8 +69,39 @@ def half(kind):
     return torch.autocast(DEVICE, dtype=kind)
 
 
+def in_half(model, kind):
+    def loss_of(x, y):
+        with half(kind):
+            return nn.functional.cross_entropy(model(x).float(), y)
+
+    return loss_of
+
+
 def scaler(scale, interval=2):
     return torch.amp.GradScaler(DEVICE, init_scale=scale, growth_interval=interval)
+
+
+def nothing():
+    pass
+
+
+def fit(
+    losses, model, optimizer, batches, loss_of=None, scaling=None, between=nothing, after=nothing
+):
+    """A step for each batch; between(): backward and it."""
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = loss_of(x, y) if loss_of else nn.functional.cross_entropy(model(x), y)
+        (scaling.scale(loss) if scaling else loss).backward()
+        between()
+        if scaling:
+            scaling.step(optimizer)
+            scaling.update()
+        else:
+            optimizer.step()
+        after()
+        losses.append(loss.item())
+    return [model]
 
 
 @job
@@ -82,14 +114,10 @@ def f32(losses):
     for epoch in range(2):
         sampler.set_epoch(epoch)
         ddp.train()
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(ddp(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        fit(losses, ddp, optimizer, loader)
         schedule.step()
         ddp.eval()
+        x, y = pictures(8)[:]
         with torch.no_grad():
             right = (ddp(x).argmax(1) == y).float().mean()
         dist.all_reduce(right)
@@ -129,17 +157,13 @@ def fp16(losses):
     """A GradScaler whose first scale overflows; explicit unscale_ and clipping by value."""
     ddp = DDP(mlp())
     optimizer, scaling = torch.optim.AdamW(ddp.parameters(), lr=1e-3), scaler(2.0**18)
-    for x, y in sharded(vectors())[1]:
-        optimizer.zero_grad()
-        with half(torch.float16):
-            loss = nn.functional.cross_entropy(ddp(x).float(), y)
-        scaling.scale(loss).backward()
+
+    def clip():
         scaling.unscale_(optimizer)
         clip_grad_value_(ddp.parameters(), 0.01)
-        scaling.step(optimizer)
-        scaling.update()
-        losses.append(loss.item())
-    return [ddp]
+
+    loss_of = in_half(ddp, torch.float16)
+    return fit(losses, ddp, optimizer, sharded(vectors())[1], loss_of, scaling, clip)
 
 
 @job
@@ -165,15 +189,8 @@ def fused(losses):
     """An optimizer that unscales by itself."""
     ddp = DDP(mlp())
     optimizer, scaling = torch.optim.Adam(ddp.parameters(), lr=1e-3, fused=True), scaler(2.0**18)
-    for x, y in sharded(vectors())[1]:
-        optimizer.zero_grad()
-        with half(torch.float16):
-            loss = nn.functional.cross_entropy(ddp(x).float(), y)
-        scaling.scale(loss).backward()
-        scaling.step(optimizer)
-        scaling.update()
-        losses.append(loss.item())
-    return [ddp]
+    loss_of = in_half(ddp, torch.float16)
+    return fit(losses, ddp, optimizer, sharded(vectors())[1], loss_of, scaling)
 
 
 class Branches(nn.Module):
@@ -231,6 +248,12 @@ def static_graph(losses):
     return [ddp]
 
 
+def reduce(model):
+    for param in model.parameters():
+        dist.all_reduce(param.grad)
+        param.grad /= dist.get_world_size()
+
+
 @job
 def reentrant(losses):
     """A reentrant checkpoint around the whole of a plain model."""
@@ -238,31 +261,21 @@ def reentrant(losses):
 
     model = mlp(0.2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in sharded(vectors())[1]:
-        loss = nn.functional.cross_entropy(
-            checkpoint(model, x.requires_grad_(), use_reentrant=True), y
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        for param in model.parameters():
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-        optimizer.step()
-        losses.append(loss.item())
-    return [model]
+
+    def loss_of(x, y):
+        output = checkpoint(model, x.requires_grad_(), use_reentrant=True)
+        return nn.functional.cross_entropy(output, y)
+
+    batches = sharded(vectors())[1]
+    return fit(losses, model, optimizer, batches, loss_of, between=lambda: reduce(model))
 
 
 @job
 def gan(losses):
     """Two models with an optimizer each."""
-    make, judge = (
-        DDP(nn.Linear(8, 20)),
-        DDP(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1))),
-    )
-    makes, judges = (
-        torch.optim.Adam(make.parameters(), lr=1e-3),
-        torch.optim.Adam(judge.parameters(), lr=1e-3),
-    )
+    make = DDP(nn.Linear(8, 20))
+    judge = DDP(nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1)))
+    makes, judges = (torch.optim.Adam(m.parameters(), lr=1e-3) for m in (make, judge))
     for x, _ in sharded(vectors())[1]:
         fake = make(torch.randn(len(x), 8))
         judges.zero_grad()
@@ -296,15 +309,7 @@ def by_hand(losses):
     """Gradients averaged by the script itself."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for x, y in sharded(vectors())[1]:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        for param in model.parameters():
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-        optimizer.step()
-        losses.append(loss.item())
+    fit(losses, model, optimizer, sharded(vectors())[1], between=lambda: reduce(model))
     torch.save(model, "%s.whole.%d.pt" % (sys.argv[2], dist.get_rank()))
     return [model]
 
@@ -322,14 +327,7 @@ def stream(losses):
     ddp = DDP(mlp())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=10)
-    for x, y in DataLoader(Stream(), batch_size=4):
-        optimizer.zero_grad(set_to_none=True)
-        loss = nn.functional.cross_entropy(ddp(x), y)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-    return [ddp]
+    return fit(losses, ddp, optimizer, DataLoader(Stream(), batch_size=4), after=schedule.step)
 
 
 @job
@@ -339,32 +337,14 @@ def inside(losses):
     part, _ = random_split(vectors(), [32, 16])
     sampler, loader = sharded(part, 8, Sampled)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+    def loss_of(x, y):
+        return nn.functional.cross_entropy(ddp.module(x), y)
+
     for epoch in range(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(ddp.module(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+        fit(losses, ddp, optimizer, loader, loss_of)
     with torch.no_grad():
-        ddp(x)
-    return [ddp]
-
-
-@job
-def closure(losses):
-    """L-BFGS computes its gradients inside the step."""
-    ddp = DDP(mlp())
-    optimizer = torch.optim.LBFGS(ddp.parameters(), max_iter=3)
-    for x, y in sharded(vectors())[1]:
-
-        def again():
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(ddp(x), y)
-            loss.backward()
-            return loss
-
-        losses.append(float(optimizer.step(again)))
+        ddp(torch.ones(8, 20))
     return [ddp]
 
 
@@ -417,6 +397,12 @@ def with_closure(losses, kind):
 
 
 @job
+def closure(losses):
+    """L-BFGS computes its gradients inside the step."""
+    return with_closure(losses, lambda params: torch.optim.LBFGS(params, max_iter=3))
+
+
+@job
 def closure_first(losses):
     return with_closure(losses, Lion)
 
@@ -429,14 +415,7 @@ def closure_twice(losses):
 def compiled(losses, wrap):
     model = wrap(mlp())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    for x, y in sharded(vectors())[1]:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [model]
+    return fit(losses, model, optimizer, sharded(vectors())[1])
 
 
 @job
@@ -487,16 +466,14 @@ def many_models(losses):
         average = copy.deepcopy(model)
         ddp = DDP(model)
         optimizer = torch.optim.SGD([p for p in ddp.parameters() if p.requires_grad], lr=0.1)
-        for x, y in sharded(vectors(24))[1]:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(ddp(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+
+        def mix():
             with torch.no_grad():
                 for kept, param in zip(average.parameters(), model.parameters()):
                     kept.lerp_(param, 0.5)
-                losses.append(float(average(x).sum()))
+                losses.append(float(average(torch.ones(4, 20)).sum()))
+
+        fit(losses, ddp, optimizer, sharded(vectors(24))[1], after=mix)
     return [ddp, average]
 
 
@@ -505,13 +482,7 @@ def synced_norms(losses):
     """Conversion to SyncBatchNorm; on a CPU only its eval mode runs, without DDP."""
     model = nn.SyncBatchNorm.convert_sync_batchnorm(cnn()).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y in sharded(pictures(), 8)[1]:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [model]
+    return fit(losses, model, optimizer, sharded(pictures(), 8)[1])
 
 
 @job
@@ -595,15 +566,7 @@ def scales(losses):
 def short(losses, steps=3):
     ddp = DDP(mlp())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for step, (x, y) in enumerate(sharded(vectors())[1]):
-        if step == steps:
-            break
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(ddp(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [ddp]
+    return fit(losses, ddp, optimizer, itertools.islice(sharded(vectors())[1], steps))
 
 
 @job
@@ -753,12 +716,7 @@ def redirected(losses):
     """training_step counts and keeps lists; a parameter of its own; one that it penalizes."""
     ddp = DDP(Redirection(), broadcast_buffers=False)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for x, y in sharded(vectors(), 8)[1]:
-        optimizer.zero_grad()
-        loss = redirect(ddp, x, y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    fit(losses, ddp, optimizer, sharded(vectors(), 8)[1], lambda x, y: redirect(ddp, x, y))
     losses += ddp.module.seen + [ddp.module.steps, len(ddp.module.net._forward_hooks)]
     losses.append(float("__call__" in vars(nn.Module)))
     return [ddp]
@@ -798,14 +756,13 @@ def hooked(losses):
     clip = model[3].bias.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
     ddp = DDP(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for x, y in sharded(vectors())[1]:
-        optimizer.zero_grad()
+
+    def loss_of(x, y):
         out = ddp(x)
         out.register_hook(lambda grad: grad * 3)
-        loss = nn.functional.cross_entropy(out, y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+        return nn.functional.cross_entropy(out, y)
+
+    fit(losses, ddp, optimizer, sharded(vectors())[1], loss_of)
     losses.append(len(count))
     clip.remove()
     return [ddp]
@@ -837,14 +794,8 @@ class AttendsAgain(nn.Module):
 def attend_in_half(losses, model):
     ddp = DDP(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for x, y in sharded(vectors(96), 16)[1]:
-        optimizer.zero_grad()
-        with half(torch.bfloat16):
-            loss = nn.functional.cross_entropy(ddp(x).float(), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [ddp]
+    loss_of = in_half(ddp, torch.bfloat16)
+    return fit(losses, ddp, optimizer, sharded(vectors(96), 16)[1], loss_of)
 
 
 @job
@@ -902,12 +853,7 @@ def safetensors_files(losses):
 
     ddp = DDP(Tied())
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for x, _ in sharded(vectors(16))[1]:
-        optimizer.zero_grad()
-        loss = ddp(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    fit(losses, ddp, optimizer, sharded(vectors(16))[1], lambda x, _: ddp(x).pow(2).mean())
     state = ddp.module.state_dict()
     del state["read.weight"]
     save_file(state, os.path.join(folder, "model.safetensors"))
@@ -970,14 +916,9 @@ def resnet(losses):
     body = [nn.Conv2d(3, 32, 3, padding=1), *[Block(32) for _ in range(6)]]
     ddp = DDP(nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-    for _ in range(int(os.environ.get("TEST_STEPS", "6"))):
-        x, y = torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(ddp(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [ddp]
+    steps = range(int(os.environ.get("TEST_STEPS", "6")))
+    batches = ((torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))) for _ in steps)
+    return fit(losses, ddp, optimizer, batches)
 
 
 # ---- running a job -------------------------------------------------------------------------------

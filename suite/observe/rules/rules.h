@@ -13,7 +13,7 @@
 /* ---- what several judges share --------------------------------------------------------------- */
 
 /* misuse.c: settings and arguments that nothing refuses and that mean something else than they say,
- * each an event of the attach module (misuse.py, targets.py, transforms.py). Fails where a rank
+ * each an event of the attach module (misuse.py). Fails where a rank
  * reports one of that rule's kinds; the rule by its name in rules.def. */
 void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe_finding *out);
 

@@ -23,20 +23,22 @@ static int run_observed(const char *environment, const char *command)
     return exit_code(system(text));
 }
 
-static ls_observe_finding judge(ls_observe_judge *rule, int world)
+/* `state`: as `lockstep observe` leaves it of a job that ended so. */
+static void expect_of(ls_observe_judge *rule, int world, ls_record_state state,
+                      ls_verdict_code code, const char *text)
 {
     ls_observe_trace trace = {.world = world};
     ls_observe_finding finding = {0};
     snprintf(trace.record.directory, sizeof trace.record.directory, "%s", folder);
+    trace.record.state = state;
     rule(&trace, &finding);
-    return finding;
+    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
+                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
 }
 
 static void expect(ls_observe_judge *rule, int world, ls_verdict_code code, const char *text)
 {
-    ls_observe_finding finding = judge(rule, world);
-    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
-                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
+    expect_of(rule, world, LS_RECORD_UNKNOWN, code, text);
 }
 
 #define TRAIN                                                                            \
@@ -146,18 +148,36 @@ static void call_in_groups(ncclComm_t comm, cudaStream_t stream, float *a, float
     CHECK(cudaGetLastError() == cudaSuccess);
 }
 
-static int be_rank(int rank, ncclUniqueId id)
+/* A rank's communicator and stream, and zeros on its device. */
+static float *open_rank(int rank, ncclUniqueId id, size_t bytes, ncclComm_t *comm,
+                        cudaStream_t *stream)
 {
     char text[16];
-    float *device, host[8 * COUNT];
-    ncclComm_t comm;
-    cudaStream_t stream;
+    float *device;
     snprintf(text, sizeof text, "%d", rank);
     setenv("RANK", text, 1);
     CHECK(cudaSetDevice(rank) == cudaSuccess);
-    CHECK(ncclCommInitRankConfig(&comm, RANKS, id, rank, NULL) == ncclSuccess);
-    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
-    CHECK(cudaMalloc((void **)&device, sizeof host) == cudaSuccess);
+    CHECK(ncclCommInitRankConfig(comm, RANKS, id, rank, NULL) == ncclSuccess);
+    CHECK(cudaStreamCreate(stream) == cudaSuccess);
+    CHECK(cudaMalloc((void **)&device, bytes) == cudaSuccess);
+    CHECK(cudaMemset(device, 0, bytes) == cudaSuccess);
+    return device;
+}
+
+/* A peer that leaves earlier is a lost one. */
+static int close_rank(ncclComm_t comm)
+{
+    CHECK(ncclCommFinalize(comm) == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
+static int be_rank(int rank, ncclUniqueId id)
+{
+    float host[8 * COUNT];
+    ncclComm_t comm;
+    cudaStream_t stream;
+    float *device = open_rank(rank, id, sizeof host, &comm, &stream);
     for (int i = 0; i < 8 * COUNT; i++) {
         host[i] = (float)(i % 97) / (float)(3 + rank);
     }
@@ -166,9 +186,7 @@ static int be_rank(int rank, ncclUniqueId id)
     call_in_groups(comm, stream, device, device + COUNT, device + 3 * COUNT);
     int now = -1;
     CHECK(cudaGetDevice(&now) == cudaSuccess && now == (rank == 0 ? 3 : 0));
-    CHECK(ncclCommFinalize(comm) == ncclSuccess); /* a peer that leaves earlier is a lost one */
-    CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    return 0;
+    return close_rank(comm);
 }
 
 /* ---- ranks that do not do the same ----------------------------------------------------------- */
@@ -204,17 +222,9 @@ static size_t misbehave(const char *fault, int call)
 /* Sums, one after the other, each waited for; rank 1 has the fault. */
 static int be_unlike(const char *fault, int rank, ncclUniqueId id)
 {
-    char text[16];
-    float *device;
     ncclComm_t comm;
     cudaStream_t stream;
-    snprintf(text, sizeof text, "%d", rank);
-    setenv("RANK", text, 1);
-    CHECK(cudaSetDevice(rank) == cudaSuccess);
-    CHECK(ncclCommInitRankConfig(&comm, RANKS, id, rank, NULL) == ncclSuccess);
-    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
-    CHECK(cudaMalloc((void **)&device, COUNT * sizeof *device) == cudaSuccess);
-    CHECK(cudaMemset(device, 0, COUNT * sizeof *device) == cudaSuccess);
+    float *device = open_rank(rank, id, COUNT * sizeof(float), &comm, &stream);
     for (int i = 0; i < FAULT_CALLS; i++) {
         size_t count = rank == 1 ? misbehave(fault, i) : COUNT;
         CHECK(ncclAllReduce(device, device, count, ncclFloat32, ncclSum, comm, stream) ==
@@ -226,9 +236,7 @@ static int be_unlike(const char *fault, int rank, ncclUniqueId id)
         }
         CHECK(state == ncclSuccess);
     }
-    CHECK(ncclCommFinalize(comm) == ncclSuccess);
-    CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    return 0;
+    return close_rank(comm);
 }
 
 static int be_ranks(const char *fault)
@@ -263,18 +271,6 @@ TEST(groups_are_copied_when_they_end)
     expect(ls_rules_collectives_sum, 2, LS_FAIL, "element 999 on rank ");
 }
 
-/* As `lockstep observe` leaves it of a job that ended with that. */
-static void expect_stall(ls_record_state state, ls_verdict_code code, const char *text)
-{
-    ls_observe_trace trace = {.world = RANKS};
-    ls_observe_finding finding = {0};
-    snprintf(trace.record.directory, sizeof trace.record.directory, "%s", folder);
-    trace.record.state = state;
-    ls_rules_collectives_stall(&trace, &finding);
-    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
-                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
-}
-
 LOOP_TEST(ranks_that_do_not_do_the_same_are_named, 6)
 {
     static const char never[] = "rank 1 never entered call 6 of a communicator of 2 ranks, "
@@ -300,7 +296,8 @@ LOOP_TEST(ranks_that_do_not_do_the_same_are_named, 6)
              ways[_i].fault);
     int code = run_observed("LS_OBSERVE_STALL_S=1", command);
     ck_assert_int_eq(code != 0, ways[_i].fails);
-    expect_stall(code == 0 ? LS_RECORD_DONE : LS_RECORD_FAILED, ways[_i].stall, ways[_i].of_stall);
+    expect_of(ls_rules_collectives_stall, RANKS, code == 0 ? LS_RECORD_DONE : LS_RECORD_FAILED,
+              ways[_i].stall, ways[_i].of_stall);
     expect(ls_rules_collectives_order, RANKS, ways[_i].order, ways[_i].of_order);
 }
 

@@ -314,14 +314,23 @@ TEST(a_stall_is_in_the_file_while_it_lasts)
 /* ---- the rules ---------------------------------------------------------------------------------
  */
 
-static void expect(ls_observe_judge *rule, ls_verdict_code code, const char *text)
+static ls_observe_finding judge(ls_observe_judge *rule, ls_observe_trace trace)
 {
-    ls_observe_trace trace = {.world = 2};
     ls_observe_finding finding = {0};
     ls_text_put(trace.record.directory, sizeof trace.record.directory, "%s", folder);
     rule(&trace, &finding);
+    return finding;
+}
+
+static void expect_of(ls_observe_finding finding, ls_verdict_code code, const char *text)
+{
     ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
                   "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
+}
+
+static void expect(ls_observe_judge *rule, ls_verdict_code code, const char *text)
+{
+    expect_of(judge(rule, (ls_observe_trace){.world = 2}), code, text);
 }
 
 static void call_in_order(int rank)
@@ -357,17 +366,23 @@ TEST(calls_that_nccl_saw_are_compared)
            "of 1007 f32 with root 0 on rank 1");
 }
 
-/* A rank's file of the interposer: its start, communicator, then these lines. */
-static void write_sums(int rank, const char *lines)
+/* A rank's file: its start with these members, a communicator, then these lines. */
+static void write_rank(const char *name, int rank, const char *members, int world,
+                       const char *lines)
 {
-    LS_TEXT(path, PATH_MAX + 40, "%s/sums.rank%d.jsonl", folder, rank);
+    LS_TEXT(path, PATH_MAX + 40, "%s/%s.rank%d.jsonl", folder, name, rank);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     fprintf(file,
-            "{\"event\":\"start\",\"schema\":1,\"rank\":%d}\n"
-            "{\"event\":\"comm\",\"comm\":\"0a\",\"comm_rank\":%d,\"world\":2}\n%s",
-            rank, rank, lines);
+            "{\"event\":\"start\",\"schema\":1,\"rank\":%d%s}\n"
+            "{\"event\":\"comm\",\"comm\":\"0a\",\"comm_rank\":%d,\"world\":%d}\n%s",
+            rank, members, rank, world, lines);
     fclose(file);
+}
+
+static void write_sums(int rank, const char *lines)
+{
+    write_rank("sums", rank, "", 2, lines);
 }
 
 #define MADE(rank, number, op, elements, chain)                                       \
@@ -492,14 +507,9 @@ LOOP_TEST(elements_are_judged, 15)
 /* A rank's file with a boot, a bound of 2 s and a communicator of three, then these lines. */
 static void write_timed(const char *name, int rank, const char *boot, const char *lines)
 {
-    LS_TEXT(path, PATH_MAX + 40, "%s/%s.rank%d.jsonl", folder, name, rank);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fprintf(file,
-            "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"boot\":\"%s\",\"stall_s\":2%s}\n"
-            "{\"event\":\"comm\",\"comm\":\"0a\",\"comm_rank\":%d,\"world\":3}\n%s",
-            rank, boot, strcmp(name, "sums") == 0 ? "" : ",\"api\":5", rank, lines);
-    fclose(file);
+    LS_TEXT(members, 80, ",\"boot\":\"%s\",\"stall_s\":2%s", boot,
+            strcmp(name, "sums") == 0 ? "" : ",\"api\":5");
+    write_rank(name, rank, members, 3, lines);
 }
 
 #define ENTER(rank, number, at_s)                                                     \
@@ -514,16 +524,11 @@ static void write_timed(const char *name, int rank, const char *boot, const char
 static void expect_stall(ls_record_state state, const char *outcome, ls_verdict_code code,
                          const char *text)
 {
-    ls_observe_trace trace = {.world = 3};
-    ls_observe_finding finding = {0};
-    ls_text_put(trace.record.directory, sizeof trace.record.directory, "%s", folder);
-    trace.record.state = state;
+    ls_observe_trace trace = {.world = 3, .record = {.state = state}};
     trace.record.job = cJSON_CreateObject();
     cJSON_AddItemToObject(trace.record.job, "outcome", cJSON_Parse(outcome));
-    ls_rules_collectives_stall(&trace, &finding);
+    expect_of(judge(ls_rules_collectives_stall, trace), code, text);
     cJSON_Delete(trace.record.job);
-    ck_assert_msg(finding.verdict.code == code && strstr(finding.verdict.evidence, text) != NULL,
-                  "%d: %s", (int)finding.verdict.code, finding.verdict.evidence);
 }
 
 #define ENDED_AT(at_s) "{\"ended_ns\":" #at_s "000000000,\"boot\":\"b\",\"asked\":0}"
@@ -640,10 +645,7 @@ TEST(a_slow_rank_is_a_figure)
                            : "the others wait for rank 1: 30 % of the time, and it is the last one "
                              "in 100 % of the calls");
     }
-    ls_observe_trace trace = {.world = 3};
-    ls_observe_finding finding = {0};
-    ls_text_put(trace.record.directory, sizeof trace.record.directory, "%s", folder);
-    ls_rules_collectives_stall(&trace, &finding);
+    ls_observe_finding finding = judge(ls_rules_collectives_stall, (ls_observe_trace){.world = 3});
     ck_assert_ptr_null(strstr(finding.verdict.evidence, "wait for rank"));
     ck_assert_str_eq(finding.advice, "");
 }

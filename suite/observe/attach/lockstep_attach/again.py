@@ -100,9 +100,7 @@ class Again:
         if not self._wanted():
             return None
         torch = self.hub.torch
-        copies = mapped(
-            torch, (args, kwargs), lambda t: t.detach().clone(), lambda value: own(torch, value)
-        )
+        copies = self._mapped((args, kwargs), lambda t: t.detach().clone())
         record = Record(model, path, module, *copies)
         record.late = self.hub.steps.now.asked
         record.begins = Begins(torch, args, kwargs)
@@ -110,9 +108,8 @@ class Again:
         params = [p for _, p in model.params()]
         kind = params[0].device.type if params else "cpu"
         record.on_cpu = kind == "cpu"
-        record.exact = self.hub.autograd.autocast(kind) is None and all(
-            p.dtype is torch.float32 for p in params
-        )
+        single = all(p.dtype is torch.float32 for p in params)
+        record.exact = single and self.hub.autograd.autocast(kind) is None
         record.dropped = masks.Dropped()
         if not model.compiled:
             masks.watch(self, record.dropped, lambda: self._autocast_dtype(kind))
@@ -121,6 +118,10 @@ class Again:
     def _autocast_dtype(self, kind):
         word = self.hub.autograd.autocast(kind)
         return {"f16": self.hub.torch.float16, "bf16": self.hub.torch.bfloat16}.get(word)
+
+    def _mapped(self, tree, turn):
+        torch = self.hub.torch
+        return mapped(torch, tree, turn, lambda value: own(torch, value))
 
     def _state(self, record, module):
         """Random numbers and buffers as the forward finds them."""
@@ -299,9 +300,7 @@ class Again:
         return "done"
 
     def _report_hooked(self, records):
-        """Hooks of the user's that the copy has not, and those on outputs that change a
-        gradient.
-        """
+        """The user's hooks that the copy has not, and those on outputs that change a gradient."""
         told, changed = self.hub.steps.detail.again_told, set()
         for record in records:
             for place, grad in record.grads.items():
@@ -384,9 +383,7 @@ class Again:
             raise Reason("too little memory on the host")
 
     def _copy(self, model, dtype):
-        """The module in this type, without what it does for others: hooks, logs, its
-        training data.
-        """
+        """The module in this type, without its hooks, logs and training data."""
         inner, memo = model.inner(model.ref()), {}
         for value in list(vars(inner).values()):
             if any(kind.__name__ in LEFT_OUT for kind in type(value).__mro__):
@@ -446,9 +443,7 @@ class Again:
 
     @contextlib.contextmanager
     def apart(self):
-        """Other ranks, the script's autocast and those that a forward opens itself stay out
-        of it.
-        """
+        """Without other ranks, the script's autocast and those that a forward opens itself."""
         torch = self.hub.torch
         kind = torch.autocast
         enter, leave, mine = kind.__enter__, kind.__exit__, threading.get_ident()
@@ -477,9 +472,7 @@ class Again:
             told["again_at"] = at
 
     def _look_at_slope(self, records, copies, called):
-        """In FP64 the copy's backward is that of its forward, but for functions of the
-        user's own.
-        """
+        """In FP64 the copy's backward is that of its forward, but for the user's functions."""
         torch = self.hub.torch
 
         def product():
@@ -497,9 +490,7 @@ class Again:
             self.report_slope(called, functions.measured(torch, moves, product) / expected)
 
     def _prepare(self, record, module, dtype):
-        """Puts the buffers back; returns what turns a tensor of the inputs into one of this
-        type.
-        """
+        """Puts the buffers back; returns what turns a tensor of the inputs into this type."""
         torch = self.hub.torch
         device = next(iter(record.model.params()))[1].device
         named = {plain_name(name): buffer for name, buffer in module.named_buffers()}
@@ -535,9 +526,7 @@ class Again:
     def _forward(self, record, module, turn):
         torch = self.hub.torch
         self._set_random(record.random)
-        args, kwargs = mapped(
-            torch, (record.args, record.kwargs), turn, lambda value: own(torch, value)
-        )
+        args, kwargs = self._mapped((record.args, record.kwargs), turn)
         if record.path:
             module = dict(module.named_modules())[record.path]
         with masks.repeated(self, record.dropped):
@@ -603,9 +592,7 @@ MOST = 256  # calls of parts in a forward
 
 
 def is_redirected(inner):
-    """Whether the module's forward is a function that somebody has set, and no method of
-    its own.
-    """
+    """Whether the module's forward is a function that was set, and no method of its own."""
     found = vars(inner).get("forward")
     return found is not None and getattr(found, "__self__", None) is not inner
 

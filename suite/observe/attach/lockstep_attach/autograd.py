@@ -66,9 +66,7 @@ class Autograd:
         return self.autocast("cpu") is not None or self.autocast("cuda") is not None
 
     def _enter_region(self, args, kwargs):
-        """autocast(device_type, ..., enabled): of another device type than the models' it does
-        nothing.
-        """
+        """autocast() of another device type than the models' does nothing."""
         kind = given(args, kwargs, "device_type", 1)
         enabled = given(args, kwargs, "enabled", 3, True)
         if not enabled or not isinstance(kind, str) or len(self.regions) >= 16:
@@ -135,7 +133,6 @@ class Autograd:
         place = {} if sync or not hub.models.no_sync_at else {"no_sync": hub.models.no_sync_at}
         entry = hub.steps.note(
             "backward",
-            at=hub.places.here(),
             loss=loss,
             type=type_name(roots[0].dtype) if roots else None,
             scaled=losses[0][1] if losses else None,
@@ -173,9 +170,7 @@ class Autograd:
         return sync, time.perf_counter_ns(), entry, hub.optimizers.marks()
 
     def _remark_division(self, entry):
-        """Where the text divides the loss by the number of ranks or of micro-steps; it is read
-        once.
-        """
+        """Where the text divides the loss by ranks or micro-steps; it is read once."""
         if self.division is None:
             place, work = entry["at"], self.hub.places.work
             self.division = {
@@ -236,10 +231,8 @@ class Autograd:
         hub = self.hub
         limit = hub.optimizers.value(limit)
         kind = "inf" if kind == float("inf") else kind
-        at = hub.places.here()
-        entry = hub.steps.note(
-            "clip", how=how, limit=limit, norm=None, norm_type=kind, params=None, at=at
-        )
+        members = {"limit": limit, "norm": None, "norm_type": kind, "params": None}
+        entry = hub.steps.note("clip", how=how, **members)
         params, args, kwargs = self._counted(args, kwargs)
         return Swap(args, kwargs, (entry, params))
 

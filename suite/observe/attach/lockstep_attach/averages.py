@@ -27,8 +27,8 @@ class Averages:
         self.hub.wrap(kind, "forward", self._enter_forward, None)
 
     def _note(self, what, average, **members):
-        members.update(average=self.numbers.number(average), at=self.hub.places.here())
-        return self.hub.steps.note("average", what=what, **members)
+        number = self.numbers.number(average)
+        return self.hub.steps.note("average", what=what, average=number, **members)
 
     def _enter_update(self, args, kwargs):
         average = args[0]

@@ -245,9 +245,7 @@ class Checkpoints:
         return out
 
     def _digest(self, model, state):
-        """Of the saved parameters, as the model's event has it of its own; None where they are
-        not all there.
-        """
+        """Of the saved parameters, as in the model's event; None where they are not all there."""
         saved, cut = self._saved(model, state), len(model.full_name(""))
         tensors = [(saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         for t, p in tensors:

@@ -88,9 +88,7 @@ class Collectives:
         return path
 
     def _joined(self, path, args, kwargs, result, error):
-        """A group of more than one rank: the process trains, also where it never steps an
-        optimizer.
-        """
+        """With more than one rank the process trains, also where no optimizer ever steps."""
         with contextlib.suppress(OSError, TypeError):
             os.unlink(path)
         if error is None and self.hub.torch.distributed.get_world_size() > 1:
@@ -115,24 +113,20 @@ class Collectives:
             if operator is not None:
                 reduce = argument(args, kwargs, "op", operator)
                 word = "sum" if reduce is None else _word(reduce)
-            at = self.hub.places.here()
-            part = self._part(original, args, kwargs)
-            if getattr(given, "grad_fn", None) is not None:
+            part = {"type": kind, "reduce": word, **self._part(original, args, kwargs)}
+            graph = getattr(given, "grad_fn", None) is not None
+            if graph:
                 part["graph"] = True
-                step = self.hub.steps.now
-                if name in NAMES and step.detail and args:
-                    self.gathered.keep(step.number, at, given, args[0])
             part.update(purposes.of(name))
-            self.hub.steps.note(
-                "collective", op=name, elements=count, type=kind, reduce=word, at=at, **part
-            )
+            step = self.hub.steps.now
+            entry = self.hub.steps.note("collective", op=name, elements=count, **part)
+            if graph and name in NAMES and step.detail and args:
+                self.gathered.keep(step.number, entry["at"], given, args[0])
 
         return enter
 
     def _part(self, function, args, kwargs):
-        """How many ranks the call's group has, where it is not all of them, and its root, where it
-        has one.
-        """
+        """The ranks of the call's group, where it is not all of them, and its root, if any."""
         distributed = self.hub.torch.distributed
         try:
             given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
@@ -221,9 +215,7 @@ class Gathered:
         return edges, nodes
 
     def _holds(self, node, tensors):
-        """Whether an operand of the node without a gradient is what was received, in one piece or
-        joined.
-        """
+        """Whether an operand without a gradient is what was received, in one piece or joined."""
         names = OPERANDS.get(type(node).__name__, ())
         for name, (following, _) in zip(names, node.next_functions):
             # an operand's value is kept for the gradient of the other one

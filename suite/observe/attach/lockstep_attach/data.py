@@ -212,9 +212,7 @@ class Data:
             entry.content.append(found)
 
     def _batch(self, batch):
-        """The tensors of a batch that have its samples in their first dimension: those of the first
-        one.
-        """
+        """The tensors of a batch whose first dimension is that of the first one: its samples."""
         found = self._tensors(batch, None, []) or []
         count = len(found[0]) if found and found[0].dim() else 0
         return [tensor for tensor in found if tensor.dim() and len(tensor) == count]

@@ -107,9 +107,7 @@ class Detail:
     # ---- gradients between backward and step -----------------------------------------------------
 
     def after_backward(self, reduced_now):
-        """Reads the reduced gradients where DDP has just reduced them; else before anything touches
-        them.
-        """
+        """Reads the reduced gradients, now or (`touch`) before anything changes them."""
         if not self.on:
             return
         self.unread = not reduced_now
@@ -117,9 +115,7 @@ class Detail:
             self._timed(self._grads, "reduced", None)
 
     def touch(self):
-        """Before the first call that changes gradients: what the script's own reduction left is
-        read here.
-        """
+        """Before the first call that changes gradients: reads what the script reduced itself."""
         if self.on and self.unread:
             self.unread = False
             self._timed(self._grads, "reduced", None)

@@ -85,9 +85,7 @@ class Effects:
         return None
 
     def of_threads(self):
-        """Whether a thread of the user's own runs: it may draw random numbers, or enter autocast,
-        meanwhile.
-        """
+        """Whether a thread of the user's runs: it may draw random numbers or enter autocast."""
         own = threading.current_thread()
         for thread in threading.enumerate():
             target = getattr(thread, "_target", None)

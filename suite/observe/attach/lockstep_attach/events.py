@@ -160,9 +160,7 @@ def merge_calls(calls):
 
 
 class Alike:
-    """Steps whose calls are those of an earlier step but for some members: most steps of a long
-    job.
-    """
+    """Steps whose calls are those of an earlier one but for some members: most of a long job's."""
 
     def __init__(self):
         self.whole = {}  # words and members of the calls: (number of the step, its calls)

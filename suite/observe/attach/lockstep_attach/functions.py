@@ -151,9 +151,7 @@ class Functions:
     # ---- again -----------------------------------------------------------------------------------
 
     def run(self):
-        """The call whose slope is furthest from what its backward says, into the samples'
-        metadata.
-        """
+        """Reports the call whose slope is furthest from what its backward says."""
         calls = [call for call in self.calls if call.grads is not None]
         self.end()
         worst = None

@@ -82,9 +82,7 @@ class Settings:
 
 
 class Own(threading.local):
-    """How deep a thread is in this module's own code; a class attribute so that each thread begins
-    with it.
-    """
+    """How deep a thread is in this module's own code; each begins with the class's."""
 
     depth = 0
     grad = True  # whether autograd was on where the user's code called
@@ -165,9 +163,7 @@ class Hub:
         self.misuse = misuse.Misuse(self)
 
     def _idle(self):
-        """The function that says whether a stand-in only runs the original; a closure that
-        torch.compile can trace.
-        """
+        """Whether a stand-in only runs the original: a closure that torch.compile can trace."""
         compiling = self.compiling
 
         def idle():
@@ -195,9 +191,7 @@ class Hub:
     # ---- the guard -------------------------------------------------------------------------------
 
     def call(self, function, *arguments):
-        """Runs a part's code: timed, without autograd or autocast, and no error of it reaches the
-        user.
-        """
+        """Runs a part's code: timed, without autograd, and no error of it reaches the user."""
         if self.quiet:
             return None
         begin = time.perf_counter_ns()
@@ -357,9 +351,7 @@ class Hub:
         self.own_ns = self.detail_ns = self.gradient_ns = 0
 
     def dying(self, reference):
-        """A model or an optimizer is freed: what its step held of it is looked at now, and not kept
-        longer than by the script.
-        """
+        """A model or an optimizer is freed: what its step holds of it is looked at now."""
         if self.own.depth == 0:
             self.call(self.steps.close_last)
 

@@ -34,9 +34,7 @@ unpacks = False  # hooks of the user's unpack what graphs keep: they are not to 
 
 
 def _saved(node, name):
-    """What a node keeps under that name, or None: of graphs that were freed, and where hooks would
-    run.
-    """
+    """What a node keeps under that name; None of a freed graph, or where hooks would run."""
     if unpacks:
         return None
     try:
@@ -99,9 +97,7 @@ class Made:
 
 
 def made(torch, tensor, scale):
-    """Made, of a scalar; scale: the tensor by which a GradScaler has multiplied it on the way, or
-    None.
-    """
+    """Made, of a scalar; scale: the tensor by which a GradScaler has multiplied it, or None."""
     out, node, left = Made(), tensor.grad_fn, DEEP
     while node is not None and left > 0:
         left -= 1
@@ -128,9 +124,7 @@ def made(torch, tensor, scale):
 
 
 def is_plain(tensor):
-    """Whether a scalar is made of means and sums alone, with constants: no loss function reduced
-    it.
-    """
+    """Whether a scalar is made of means, sums and constants: no loss function reduced it."""
     waiting, left = [tensor.grad_fn], DEEP
     while waiting and left > 0:
         left -= 1

@@ -45,9 +45,7 @@ class Misuse:
     # ---- modes -----------------------------------------------------------------------------------
 
     def evaluates(self, on):
-        """A known model is put in eval mode, or out of it: only meanwhile each dropout is looked
-        at.
-        """
+        """A known model is put in eval mode, or out of it: meanwhile each dropout is looked at."""
         switch = self.hub.dropout
         if self.dropout is None:
             self.dropout = stand_in(self.hub, switch.original, self._enter_dropout)
@@ -216,9 +214,7 @@ class Targets:
         return any(RESTORES.search(name) for name in names)
 
     def _shifts(self, tokens, target):
-        """Those of 0 to 3 by which the target is ahead of the tokens, at every place that
-        counts.
-        """
+        """Those of 0 to 3 by which the target is ahead of the tokens wherever it counts."""
         torch, (batch, length) = self.hub.torch, tokens.shape
         out, width = set(), target.numel() // batch
         if width * batch != target.numel() or not length - 3 <= width <= length:
@@ -234,9 +230,7 @@ class Targets:
         return out
 
     def _enter_kl_div(self, args, kwargs):
-        """The first argument holds logarithms, the second probabilities (logarithms with
-        log_target).
-        """
+        """Of logarithms and probabilities (logarithms with log_target)."""
         hub, torch = self.hub, self.hub.torch
         logs, target = given(args, kwargs, "input", 0), given(args, kwargs, "target", 1)
         tensors = isinstance(logs, torch.Tensor) and isinstance(target, torch.Tensor)
@@ -277,9 +271,7 @@ class Transforms:
             pass
 
     def _look_at_part(self, subset, number):
-        """Whether the transform of what it is a part of was replaced, for another part of
-        the same.
-        """
+        """Whether the transform of what it is a part of was replaced for another part."""
         random, base = self.parts.get(subset), getattr(subset, "dataset", None)
         steps = _steps_of(getattr(base, "transform", None))
         if random is None or not steps:
@@ -340,9 +332,7 @@ class Transforms:
                 self._compare(other, members)
 
     def _compare(self, a, b):
-        """Of two data sets of one class. Whether one of their loaders (`loaders`) is trained on is
-        seen later.
-        """
+        """Of two data sets of one class; whether one of `loaders` is trained on is seen later."""
         loaders = [a["loader"], b["loader"]]
         if a["clear"] and b["clear"] and a["normal"] != b["normal"]:
             words = {"one": _words(a["normal"]), "other": _words(b["normal"])}
@@ -372,9 +362,7 @@ def _classes_of(dataset):
 
 
 def _steps_of(transform):
-    """The parts of a Compose, or the transform itself; a preset of torchvision's references holds a
-    Compose.
-    """
+    """The parts of a Compose, also of torchvision's presets, or the transform itself."""
     parts = getattr(transform, "transforms", None)
     parts = getattr(parts, "transforms", parts)
     if isinstance(parts, (list, tuple)):

@@ -35,18 +35,14 @@ def is_frozen(module):
 
 
 def _is_built(module):
-    """Not one whose constructor has not called that of Module, or has replaced its methods by
-    values.
-    """
+    """Not where Module's constructor did not run, or its methods were replaced by values."""
     own = getattr(module, "__dict__", {})
     methods = {"modules", "parameters", "named_parameters", "named_modules"}
     return "_modules" in own and not methods & set(own)
 
 
 def _in_parts(module):
-    """The ids of parameters that fully_shard gathers for a forward: their memory is given back
-    after it.
-    """
+    """The ids of parameters that fully_shard gathers for a forward alone."""
     kinds = ((m, {kind.__name__ for kind in type(m).__mro__}) for m in module.modules())
     return {id(param) for m, names in kinds if "FSDPModule" in names for param in m.parameters()}
 
@@ -98,9 +94,7 @@ class Model:
         return name if self.index == 0 else "m%d.%s" % (self.index, name)
 
     def refresh(self):
-        """Parameters and buffers as the module has them now: scripts exchange heads and freeze
-        layers.
-        """
+        """Parameters and buffers as they are now: scripts exchange heads and freeze layers."""
         module = self.ref()
         if module is None:
             self.entries, self.buffers, self.refs, self.norms = [], [], [], []
@@ -333,9 +327,8 @@ class Models:
             if model.looked is not None:
                 count, place, own = model.unmeasured()
                 if count:
-                    model.looked.update(
-                        unmeasured=count, unmeasured_at=place, unmeasured_by_model=own
-                    )
+                    model.looked.update(unmeasured=count, unmeasured_at=place)
+                    model.looked["unmeasured_by_model"] = own
                 model.looked = None
 
     def hold(self):
@@ -522,9 +515,7 @@ class Models:
     # ---- plain models ----------------------------------------------------------------------------
 
     def look_for(self, params, at):
-        """An optimizer has these parameters: finds the outermost modules that hold those of no
-        known model.
-        """
+        """Finds the outermost modules that hold an optimizer's parameters of no known model."""
         missing = {id(p): place for place, p in enumerate(params) if self.entry_of(p) is None}
         if not missing:
             return
@@ -613,9 +604,7 @@ class Models:
             if model.kind == "ddp":
                 self.inside.drop(module.module)
         steps.before_forward(training, grad)
-        entry = steps.note(
-            "forward", model=model.index, at=hub.places.here(), training=training, grad=grad
-        )
+        entry = steps.note("forward", model=model.index, training=training, grad=grad)
         if model.kind == "ddp":
             entry["sync"] = bool(module.require_backward_grad_sync)
         entry["autocast"] = hub.autograd.autocast(self._device_type(model))
@@ -711,8 +700,8 @@ class Models:
             if not mode:
                 self.hub.steps.turn()
             self.hub.misuse.evaluates(not mode)
-            word, at = "train" if mode else "eval", self.hub.places.here()
-            self.hub.steps.note("sync_module", mode=word, model=model.index, at=at)
+            word = "train" if mode else "eval"
+            self.hub.steps.note("sync_module", mode=word, model=model.index)
 
     def _is_in_train(self, part):
         """Whether the train() of another module puts it in eval mode."""
@@ -746,7 +735,7 @@ class Models:
         """zero_grad() of these parameters."""
         default = int(str(self.hub.torch.__version__).split(".")[0]) >= 2
         members["to_none"] = bool(given(args, kwargs, "set_to_none", 1, default))
-        entry = self.hub.steps.note("zero_grad", at=self.hub.places.here(), **members)
+        entry = self.hub.steps.note("zero_grad", **members)
         self.hub.scalers.discard(entry, params)
         self.hub.steps.detail.cleared(params)
 

@@ -124,9 +124,7 @@ class Optimizers:
         return entry
 
     def loaded(self, optimizer):
-        """Its load_state_dict has ended: the rates are those of the state until the script sets
-        them.
-        """
+        """After load_state_dict the rates are the state's until the script sets them."""
         entry = self.known(optimizer)
         if entry is not None and entry.index is None and optimizer.state:
             entry.restored = {
@@ -136,10 +134,8 @@ class Optimizers:
             }
 
     def _watch_class(self, kind):
-        for name, enter, leave in (
-            ("step", self._enter_step, self._leave_step),
-            ("zero_grad", self._enter_zero, None),
-        ):
+        own = {"step": (self._enter_step, self._leave_step), "zero_grad": (self._enter_zero, None)}
+        for name, (enter, leave) in own.items():
             owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
             if owner is not None:
                 self.hub.wrap(owner, name, enter, leave)
@@ -200,9 +196,7 @@ class Optimizers:
         return rule
 
     def _decoupled(self, optimizer, group):
-        """Whether the decay is taken from the parameter and not added to the gradient; None where
-        there is none.
-        """
+        """Whether the decay is taken from the parameter; None where the class has none."""
         if "decoupled_weight_decay" in group:
             return bool(group["decoupled_weight_decay"])
         mode = getattr(optimizer, "adam_w_mode", None)
@@ -270,9 +264,7 @@ class Optimizers:
         return lambda: found[0].index if len(found) == 1 else None
 
     def group_of(self, params):
-        """The number of the group, of several that its optimizer has, whose parameters
-        these are.
-        """
+        """The number of the group, of several of an optimizer, whose parameters these are."""
         for _, optimizer in self._found() if params else ():
             for place, group in enumerate(optimizer.param_groups):
                 own = group["params"]
@@ -303,9 +295,7 @@ class Optimizers:
         return out
 
     def reached(self, marks):
-        """A bit for each optimizer whose marks have changed, by the numbers that they have when the
-        step is written.
-        """
+        """Late: a bit for each optimizer whose marks have changed, by its number."""
         changed = {id(entry): entry for entry, param, mark in marks if _mark(param) != mark}
         found = changed.values()
         return self.hub.Late(lambda: sum(1 << e.index for e in found if e.index is not None))
@@ -378,9 +368,7 @@ class Optimizers:
         return self._entered(optimizer)
 
     def _takes_closure(self, optimizer):
-        """Not where an optimizer of the user's is given something else, a model say, that can be
-        called.
-        """
+        """Not an optimizer of the user's that is given something else, a model say."""
         owner = _owner(type(optimizer))
         if owner.__module__.startswith("torch."):
             return True
@@ -418,9 +406,7 @@ class Optimizers:
         return Swap((args[0], followed) + tuple(args[2:]), kwargs, note)
 
     def _repeats(self, optimizer):
-        """Its step calls the closure a second time: what was seen of this step is of its first
-        half.
-        """
+        """Its step calls the closure again: what was seen of it is its first half."""
         self.repeating.add(_owner(type(optimizer)))
         self.hub.steps.detail.closure = True
         self._report_closure(optimizer)
@@ -436,9 +422,7 @@ class Optimizers:
         if index == 0 and rates:
             steps.now.lr = rates[0]
         scaled, found_inf = hub.scalers.stepping(optimizer)
-        entry = steps.note(
-            "optimizer_step", optimizer=index, at=hub.places.here(), scaled=scaled, lr=rates
-        )
+        entry = steps.note("optimizer_step", optimizer=index, scaled=scaled, lr=rates)
         changed = self._changed(optimizer, self.known(optimizer))
         if changed is not None:
             entry["set"] = changed

@@ -27,9 +27,7 @@ def type_name(dtype):
 
 
 def positions(name, count, samples):
-    """The places that are sampled of a tensor of `count` elements, ascending, or None for all of
-    them.
-    """
+    """The places that are sampled of `count` elements, ascending; None: all of them."""
     if count <= samples:
         return None
     return sorted(random.Random(zlib.crc32(name.encode("utf-8"))).sample(range(count), samples))
@@ -94,9 +92,7 @@ def content(tensor):
 
 
 def _groups(named):
-    """Tensors of one type and device, [(name, flat tensor)]; the largest elements first so that
-    each is aligned.
-    """
+    """[(name, flat tensor)] of each type and device, large elements first: all are aligned."""
     groups = {}
     for name, tensor in named.items():
         groups.setdefault((tensor.dtype, tensor.device), []).append((name, tensor.reshape(-1)))
@@ -104,9 +100,7 @@ def _groups(named):
 
 
 def write_safetensors(torch, path, named, metadata):
-    """Writes tensors under a name that appears when the file is whole; from a device, with one
-    transfer for each type.
-    """
+    """Writes tensors, each type with one transfer; the file appears when it is whole."""
     metadata = {key: str(value) for key, value in metadata.items()}
     entries = ['{"__metadata__":' + json.dumps(metadata, separators=(",", ":"))]
     contents, at = [], 0

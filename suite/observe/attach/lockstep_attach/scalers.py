@@ -109,7 +109,7 @@ class Scalers:
         pairs = list(self._pairs(losses, result))
         kind = type_name(pairs[0][0].dtype) if pairs else None
         self.hub.steps.before_scale()
-        entry = self.hub.steps.note("scale", scaler=index, type=kind, at=self.hub.places.here())
+        entry = self.hub.steps.note("scale", scaler=index, type=kind)
         if any(self._mark_of(loss.grad_fn, SCALED) is not None for loss, _ in pairs):
             entry["again"] = True
         if kind == "f16" and all(is_plain(loss) for loss, _ in pairs):
@@ -263,9 +263,8 @@ class Scalers:
         self.hub.autograd.before_change()
         number = self.hub.optimizers.index_of(optimizer)
         inside = self.stepper is not None
-        at = self.hub.places.here()
         return self.hub.steps.note(
-            "unscale", scaler=index, optimizer=number, at=at, found_inf=None, inside=inside
+            "unscale", scaler=index, optimizer=number, found_inf=None, inside=inside
         )
 
     def _leave_unscale(self, entry, args, kwargs, result, error):
@@ -286,10 +285,8 @@ class Scalers:
         self.hub.autograd.before_change()
         steps = self.hub.steps
         number = self.hub.optimizers.index_of(optimizer)
-        at = self.hub.places.here()
-        entry = steps.note(
-            "scaler_step", scaler=index, optimizer=number, at=at, found_inf=None, stepped=None
-        )
+        members = {"optimizer": number, "found_inf": None, "stepped": None}
+        entry = steps.note("scaler_step", scaler=index, **members)
         if number == 0:
             rates = self.hub.optimizers.rates(optimizer)
             steps.now.lr = rates[0] if rates else None
@@ -297,9 +294,7 @@ class Scalers:
         return entry, time.perf_counter_ns()
 
     def stepping(self, optimizer):
-        """For the optimizer's step: (index of the scaler that calls it or None, found_inf if it
-        unscales by itself).
-        """
+        """(index of the scaler that calls the optimizer, found_inf if it unscales by itself)."""
         if self.stepper is None or self.stepper[1] is not optimizer:
             return None, None
         self.stepped = True
@@ -333,11 +328,8 @@ class Scalers:
             return None
         self.asked = self.penalty = False
         forced = given(args, kwargs, "new_scale", 1) is not None
-        at = self.hub.places.here()
-        scale = self._lazy_scale(args[0])
-        return self.hub.steps.note(
-            "update", scaler=index, at=at, scale=scale, next=None, growth=None, forced=forced
-        )
+        members = {"scale": self._lazy_scale(args[0]), "next": None, "growth": None}
+        return self.hub.steps.note("update", scaler=index, forced=forced, **members)
 
     def _leave_update(self, entry, args, kwargs, result, error):
         if entry is None or error is not None:

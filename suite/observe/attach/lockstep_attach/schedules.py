@@ -126,7 +126,6 @@ class Schedules:
             **{"class": type(schedule).__name__},
             schedule=self.numbers.number(schedule),
             optimizer=hub.Late(lambda: known.index if known is not None else None),
-            at=hub.places.here(),
             lr=hub.optimizers.rates(optimizer),
         )
         count = getattr(schedule, "last_epoch", None)

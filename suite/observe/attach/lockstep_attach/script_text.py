@@ -123,9 +123,7 @@ def gradients_copied(place, work):
 
 
 def replaced(place, work):
-    """{name: place} of the lines that set the transform of what a part is taken from, by the part's
-    name.
-    """
+    """{part: place} of the lines that set the transform of what a part is taken from."""
     found = ((REPLACED.search(lines[n]), at) for lines, n, at in _all_lines(place, work))
     return {one.group(1): at for one, at in found if one is not None}
 
@@ -139,9 +137,7 @@ def _trees(place, work):
 
 
 def stepped_if(place, work):
-    """Whether what is built at that place is given a name whose step() is called under a
-    condition.
-    """
+    """Whether what is built there is given a name whose step() is called under a condition."""
     found = PLACES.match(place)
     line = int(found.group(0).rsplit(":", 1)[1]) if found is not None else 0
     trees = list(_trees(place, work))

@@ -168,8 +168,7 @@ class Steps:
 
     def note(self, call, **members):
         """Appends a call to the step; its entry, to be completed."""
-        entry = {"call": call}
-        entry.update(members)
+        entry = {"call": call, "at": self.hub.places.here(), **members}
         if len(self.now.calls) < CALLS:
             self.now.calls.append(entry)
             self.trail.add(entry)

@@ -140,9 +140,7 @@ def is_stand_in(function):
 
 
 def wrap(hub, owner, name, enter=None, leave=None):
-    """Replaces owner.name, a function of a module or a method of a class, once. False where there
-    is none.
-    """
+    """Replaces a function of a module or a method of a class, once. False: there is none."""
     original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
     if original is None and isinstance(owner, type):
         original = getattr(owner, name, None)
