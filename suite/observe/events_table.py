@@ -6,7 +6,7 @@ import re
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 Event = collections.namedtuple("Event", "file word sentence members")
-Member = collections.namedtuple("Member", "kind of unit sentence")
+Member = collections.namedtuple("Member", "kind of unit since sentence")
 ROW = re.compile(r'^LS_(EVENT|MEMBER|AGAIN)\(((?:[^()"]|"(?:[^"\\]|\\.)*")*)\)', re.M)
 FIELD = re.compile(r'((?:"(?:[^"\\]|\\.)*"\s*)+|[^",]+)(?:,\s*|$)')
 KINDS = {

@@ -12,8 +12,8 @@
 static const char *const member_name[] = {
     "",
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, sentence) #member,
-#define LS_AGAIN(event, member, kind, of, unit, sentence)
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence) #member,
+#define LS_AGAIN(event, member, kind, of, unit, since, sentence)
 #include "suite/observe/events.def"
 #undef LS_EVENT
 #undef LS_MEMBER
@@ -22,7 +22,7 @@ static const char *const member_name[] = {
 
 const ls_event_entry ls_event_entries[] = {
 #define LS_EVENT(event, file, word, sentence) {LS_EVENT_FILE_##file, word},
-#define LS_MEMBER(event, member, kind, of, unit, sentence)
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence)
 #define LS_AGAIN LS_MEMBER
 #include "suite/observe/events.def"
 #undef LS_EVENT
@@ -31,7 +31,7 @@ const ls_event_entry ls_event_entries[] = {
 
 const ls_event_row ls_event_rows[] = {
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, sentence) \
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence) \
     {LS_EVENT_##event, #member, LS_MEMBER_##member, LS_KIND_##kind, LS_EVENT_##of},
 #include "suite/observe/events.def"
 #undef LS_EVENT
@@ -55,9 +55,10 @@ static bool has_items(const ls_event *value)
     return value != NULL && value->type >= LS_TYPE_LIST;
 }
 
-/* NULL at the list's end. */
+/* The value here, or where the members go on; NULL at the end. */
 static const ls_event *value_at(const ls_event *item)
 {
+    item = item->type == LS_TYPE_MORE ? item->item : item;
     item += item->type == LS_TYPE_KEY;
     return item->type == LS_TYPE_END ? NULL : item;
 }
@@ -106,7 +107,7 @@ const ls_event *ls_event_get(const ls_event *object, ls_event_member member)
         if (item->type == LS_TYPE_END) {
             return NULL;
         }
-        item++;
+        item = item->type == LS_TYPE_MORE ? item->item : item + 1;
     }
     return item;
 }
@@ -207,21 +208,6 @@ ls_event_shape ls_event_shape_of(ls_event_file file, const char *word)
     return (ls_event_shape)i;
 }
 
-/* The row of a member, by its name or, where that is NULL, its number; each call has those of any
- * call. NULL: the table lacks it. */
-static const ls_event_row *row_of(ls_event_shape shape, const char *name, ls_event_member member)
-{
-    bool call = shape == LS_EVENT_none || ls_event_entries[shape].file == LS_EVENT_FILE_CALL;
-    for (int i = 0; i < ls_event_row_count; i++) {
-        const ls_event_row *r = &ls_event_rows[i];
-        if ((r->event == shape || (call && r->event == LS_EVENT_any_call)) &&
-            (name != NULL ? strcmp(r->name, name) == 0 : r->member == member)) {
-            return r;
-        }
-    }
-    return NULL;
-}
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Memory that is freed as a whole. */
@@ -236,8 +222,17 @@ typedef struct arena {
     char *next;  /* the first of them */
 } arena;
 
+/* What the last call that is like `before` has of it. */
+typedef struct shared {
+    const ls_event *before, *rest;
+} shared;
+
+enum { SHARED = 64 };
+
 struct ls_event_store {
     arena kept, once;
+    shared shared[SHARED];           /* by the address of `before` */
+    uint16_t row[LS_EVENT_none + 1]; /* the first of each event, in ls_event_rows */
     char wrong[120];
 };
 
@@ -275,7 +270,11 @@ static const char *copy_text(arena *a, const char *text)
 
 ls_event_store *ls_event_store_make(void)
 {
-    return ls_list_make(1, sizeof(ls_event_store));
+    ls_event_store *store = ls_list_make(1, sizeof *store);
+    for (int i = ls_event_row_count; i-- > 0;) {
+        store->row[ls_event_rows[i].event] = (uint16_t)i;
+    }
+    return store;
 }
 
 void ls_event_store_free(ls_event_store *store)
@@ -293,6 +292,23 @@ const char *ls_event_wrong(const ls_event_store *store)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+
+/* The row of a member, by its name or, where that is NULL, its number; each call has those of any
+ * call. NULL: the table lacks it. */
+static const ls_event_row *row_of(const ls_event_store *store, ls_event_shape shape,
+                                  const char *name, ls_event_member member)
+{
+    for (int i = store->row[shape]; i < ls_event_row_count && ls_event_rows[i].event == shape;
+         i++) {
+        const ls_event_row *r = &ls_event_rows[i];
+        if (name != NULL ? strcmp(r->name, name) == 0 : r->member == member) {
+            return r;
+        }
+    }
+    bool call = shape == LS_EVENT_none || ls_event_entries[shape].file == LS_EVENT_FILE_CALL;
+    return call && shape != LS_EVENT_any_call ? row_of(store, LS_EVENT_any_call, name, member)
+                                              : NULL;
+}
 
 /* A value of no shape: objects in it are maps. */
 static ls_event read_value(arena *a, const cJSON *value)
@@ -411,7 +427,7 @@ static int read_members(ls_event_store *store, arena *a, ls_event_shape shape, c
     int count = 0;
     for (const cJSON *child = object->child; child != NULL && count < MEMBERS_MOST;
          child = child->next) {
-        const ls_event_row *r = row_of(shape, child->string, LS_MEMBER_NONE);
+        const ls_event_row *r = row_of(store, shape, child->string, LS_MEMBER_NONE);
         if (r == NULL || is_repeated(list, count, r->member)) {
             continue;
         }
@@ -424,14 +440,21 @@ static int read_members(ls_event_store *store, arena *a, ls_event_shape shape, c
     return count;
 }
 
-static ls_event put_object(arena *a, const ls_event *list, int count)
+static const ls_event *put_items(arena *a, const ls_event *list, int count, ls_event end)
 {
     ls_event *item = take(a, ((size_t)count + 1) * sizeof *item);
     if (count > 0) {
         memcpy(item, list, (size_t)count * sizeof *item);
     }
-    item[count] = (ls_event){.type = LS_TYPE_END};
-    return (ls_event){.type = LS_TYPE_OBJECT, .count = (uint32_t)count, .item = item};
+    item[count] = end;
+    return item;
+}
+
+static ls_event put_object(arena *a, const ls_event *list, int count)
+{
+    return (ls_event){.type = LS_TYPE_OBJECT,
+                      .count = (uint32_t)count,
+                      .item = put_items(a, list, count, (ls_event){.type = LS_TYPE_END})};
 }
 
 static ls_event read_object(ls_event_store *store, arena *a, ls_event_shape shape,
@@ -462,25 +485,42 @@ const ls_event *ls_event_read_once(ls_event_store *store, ls_event_shape shape, 
 const ls_event *ls_event_read_member(ls_event_store *store, ls_event_shape shape,
                                      const cJSON *object, ls_event_member member)
 {
-    const ls_event_row *r = row_of(shape, NULL, member);
+    const ls_event_row *r = row_of(store, shape, NULL, member);
     const cJSON *value = r == NULL ? NULL : cJSON_GetObjectItemCaseSensitive(object, r->name);
     bool has = value != NULL && fits(r, value);
     return has ? put(&store->kept, read_member(store, &store->kept, r, value)) : NULL;
 }
 
+static bool are_same(const ls_event *a, const ls_event *b, int count)
+{
+    int i = 0;
+    while (i < count && a[i].type != LS_TYPE_END && memcmp(&a[i], &b[i], sizeof *a) == 0) {
+        i++;
+    }
+    return i == count && a[i].type == LS_TYPE_END;
+}
+
 const ls_event *ls_event_read_call(ls_event_store *store, const ls_event *before, const cJSON *call)
 {
-    ls_event list[MEMBERS_MOST];
+    ls_event own[MEMBERS_MOST], rest[MEMBERS_MOST];
     if (before != NULL && call->child == NULL) {
         return before;
     }
+    arena *a = &store->kept;
     const char *word = ls_json_string(call, "call", ls_event_text(before, call, ""));
     ls_event_shape shape = ls_event_shape_of(LS_EVENT_FILE_CALL, word);
-    int count = cJSON_IsObject(call) ? read_members(store, &store->kept, shape, call, list) : 0;
+    int count = cJSON_IsObject(call) ? read_members(store, a, shape, call, own) : 0, others = 0;
     for (const ls_event *item = ls_event_first(before); item != NULL; item = ls_event_after(item)) {
-        if (count < MEMBERS_MOST && !is_repeated(list, count, item->member)) {
-            list[count++] = *item;
+        if (count + others < MEMBERS_MOST && !is_repeated(own, count, item->member)) {
+            rest[others++] = *item;
         }
     }
-    return put(&store->kept, put_object(&store->kept, list, count));
+    shared *last = &store->shared[(uintptr_t)before / sizeof *before % SHARED];
+    if (last->rest == NULL || last->before != before || !are_same(last->rest, rest, others)) {
+        *last = (shared){before, put_items(a, rest, others, (ls_event){.type = LS_TYPE_END})};
+    }
+    ls_event more = {.type = LS_TYPE_MORE, .item = last->rest};
+    return put(a, (ls_event){.type = LS_TYPE_OBJECT,
+                             .count = (uint32_t)(count + others),
+                             .item = put_items(a, own, count, more)});
 }

@@ -19,8 +19,8 @@
 
 typedef enum ls_event_shape {
 #define LS_EVENT(event, file, word, sentence) LS_EVENT_##event,
-#define LS_MEMBER(event, member, kind, of, unit, sentence)
-#define LS_AGAIN(event, member, kind, of, unit, sentence)
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence)
+#define LS_AGAIN(event, member, kind, of, unit, since, sentence)
 #include "suite/observe/events.def"
 #undef LS_EVENT
 #undef LS_MEMBER
@@ -30,7 +30,7 @@ typedef enum ls_event_shape {
 typedef enum ls_event_member {
     LS_MEMBER_NONE,
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, sentence) LS_MEMBER_##member,
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence) LS_MEMBER_##member,
 #include "suite/observe/events.def"
 #undef LS_EVENT
 #undef LS_MEMBER
@@ -51,7 +51,7 @@ typedef enum ls_event_member {
 #define LS_TAG_MAP(member) typedef char ls_OBJECT_##member;
 #define LS_TAG_ANY(member) LS_TAG_INTEGER(member) LS_TAG_TEXT(member) LS_TAG_BOOL(member)
 #define LS_EVENT(event, file, word, sentence)
-#define LS_MEMBER(event, member, kind, of, unit, sentence) LS_TAG_##kind(member)
+#define LS_MEMBER(event, member, kind, of, unit, since, sentence) LS_TAG_##kind(member)
 #define LS_AGAIN LS_MEMBER
 #include "suite/observe/events.def"
 #undef LS_EVENT
@@ -68,8 +68,9 @@ typedef enum ls_event_member {
 /* ---- values ---------------------------------------------------------------------------------- */
 
 typedef enum ls_event_type {
-    LS_TYPE_END, /* behind the last item of a list or object */
-    LS_TYPE_KEY, /* text; of the value behind it, in a map */
+    LS_TYPE_END,  /* behind the last item of a list or object */
+    LS_TYPE_MORE, /* the same; the members go on at `item`, which several calls share */
+    LS_TYPE_KEY,  /* text; of the value behind it, in a map */
     LS_TYPE_NULL,
     LS_TYPE_FALSE,
     LS_TYPE_TRUE,
@@ -88,7 +89,7 @@ typedef struct ls_event {
     union {
         double number;
         const char *text;
-        const struct ls_event *item; /* [count] and LS_TYPE_END */
+        const struct ls_event *item; /* [count] and LS_TYPE_END, or up to LS_TYPE_MORE */
     };
 } ls_event;
 
@@ -180,8 +181,7 @@ extern const ls_event_entry ls_event_entries[LS_EVENT_none];
 extern const ls_event_row ls_event_rows[];
 extern const int ls_event_row_count;
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Lines of events, kept in a store. Members that the table lacks are left out. Running out of
  * memory ends the program. */
@@ -200,7 +200,7 @@ const ls_event *ls_event_read_once(ls_event_store *store, ls_event_shape shape,
 const ls_event *ls_event_read_member(ls_event_store *store, ls_event_shape shape,
                                      const cJSON *object, ls_event_member member);
 /* A call of a step. `before`, a call of the store or NULL: what it has is the call's, too, where
- * the call does not have that member. */
+ * the call does not have that member, and is shared with other calls like it. */
 const ls_event *ls_event_read_call(ls_event_store *store, const ls_event *before,
                                    const cJSON *call);
 /* The first value of another kind than its member's in what was read since: "has \"training\" of

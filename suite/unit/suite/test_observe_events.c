@@ -125,6 +125,24 @@ TEST(a_call_has_what_the_one_before_has)
     ls_event_store_free(store);
 }
 
+/* What they have of an earlier one, where the same members are their own. */
+TEST(calls_like_an_earlier_one_share_its_members)
+{
+    ls_event_store *store = ls_event_store_make();
+    const ls_event *first = add(
+        store,
+        "{\"call\":\"forward\",\"input\":\"00000000000000aa\",\"sync\":true,\"at\":\"a.py:3\"}");
+    const ls_event *second = add_like(store, first, "{\"input\":\"00000000000000bb\"}");
+    const ls_event *third = add_like(store, first, "{\"input\":\"00000000000000cc\"}");
+    const ls_event *other = add_like(store, first, "{\"sync\":false}");
+    ck_assert_ptr_eq(ls_event_member(second, sync), ls_event_member(third, sync));
+    ck_assert_ptr_eq(ls_event_member(second, at), ls_event_member(third, at));
+    ck_assert_str_eq(ls_event_text(third, input, ""), "00000000000000cc");
+    assert_has(other, "{\"call\":\"forward\",\"input\":\"00000000000000aa\",\"sync\":false,"
+                      "\"at\":\"a.py:3\"}");
+    ls_event_store_free(store);
+}
+
 TEST(long_texts_and_lists_are_kept)
 {
     enum { LONG = 1 << 17 };
