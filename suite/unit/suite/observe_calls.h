@@ -229,6 +229,18 @@ static inline void calls_step(calls_job *job, const char *calls)
     calls_step_of(job, -1, "", calls);
 }
 
+/* What the launcher leaves of a job that failed. */
+static inline void calls_fail(const calls_job *job)
+{
+    LS_TEXT(path, 200, "%s/job.json", job->folder);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fprintf(f, "{\"schema\":1,\"facts\":{\"world\":2},\"outcome\":{\"state\":\"failed\","
+               "\"first_rank\":1,\"code\":1,\"signal\":0,\"seconds\":9,\"ranks\":[{\"rank\":0,"
+               "\"code\":1,\"signal\":0},{\"rank\":1,\"code\":1,\"signal\":0}]}}\n");
+    fclose(f);
+}
+
 /* Ends the job, reads it and judges all rules. */
 static inline void calls_judge(calls_job *job)
 {
@@ -354,6 +366,31 @@ static inline void calls_expect_of_event(const char *event, const char *steps, c
     calls_end(&job, id, code, words);
 }
 
+/* A pass of a rank: its class of sampler, members in place of the usual ones, its indices. */
+typedef struct calls_drawing {
+    const char *sampler, *members;
+    int length, count, first, stride,
+        mix; /* index i: (first + stride * (i * mix % count)) % length */
+} calls_drawing;
+
+static inline void calls_write_pass(calls_job *job, int rank, const calls_drawing *d)
+{
+    char line[4000];
+    ls_text_put(line, sizeof line,
+                "{\"event\":\"data\",%s\"loader\":0,\"pass\":0,\"at\":\"train.py:18\","
+                "\"sampler\":\"%s\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,"
+                "\"drop_last\":false,\"sampler_epoch\":0,\"length\":%d,\"batch\":2,\"workers\":0,"
+                "\"count\":%d,\"whole\":true,\"order\":\"%d.%d.%d\",\"modulus\":1,"
+                "\"trained\":true,\"kept\":[",
+                d->members, d->sampler, rank, d->length, d->count, d->first, d->stride, d->mix);
+    for (int i = 0; i < d->count; i++) {
+        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
+                    (d->first + d->stride * (i * d->mix % d->count)) % d->length);
+    }
+    ls_text_add(line, sizeof line, "]}");
+    calls_event(job, rank, line);
+}
+
 /* ---- jobs as text ---------------------------------------------------------------------------- */
 
 static inline void calls_script(calls_job *job, const char *script);
@@ -376,6 +413,7 @@ static inline void calls_part(calls_job *job, char *part)
         part = strchr(part, '>');
         ck_assert_ptr_nonnull(part);
         *part++ = '\0';
+        part += strspn(part, " ");
     }
     if (*part == '(') {
         *strrchr(part, ')') = '\0';
@@ -385,15 +423,24 @@ static inline void calls_part(calls_job *job, char *part)
             calls_script(job, part + 1);
         } else if (*part == '{') {
             calls_event(job, rank, part);
+        } else if (*part == '=') {
+            char sampler[64];
+            calls_drawing d = {.sampler = sampler};
+            ck_assert_int_eq(sscanf(part, "=%63s %d %d %d %d %d %n", sampler, &d.length, &d.count,
+                                    &d.first, &d.stride, &d.mix, &used),
+                             6);
+            d.members = part + used;
+            calls_write_pass(job, rank, &d);
         } else {
             calls_step_of(job, rank, members, part);
         }
     }
 }
 
-/* Parts divided by ";", each the calls of a step or an event, "{...}": of all ranks or, behind
- * "0:", of one. "<...>" in front of calls are members of the step in place of the usual ones, and
- * "3x" repeats a part, or several, "3x (...; ...)". */
+/* Parts divided by ";", each the calls of a step, an event, "{...}", or a pass, "=SAMPLER LENGTH
+ * COUNT FIRST STRIDE MIX MEMBERS": of all ranks or, behind "0:", of one. "<...>" in front of calls
+ * are members of the step in place of the usual ones, and "3x" repeats a part, or several,
+ * "3x (...; ...)". */
 static inline void calls_script(calls_job *job, const char *script)
 {
     char *copy = strdup(script), *end;
@@ -458,31 +505,6 @@ static inline void calls_judge_row(const calls_row *row, bool clean, const char 
     {                                           \
         calls_judge_row(&(rows)[_i], true, ""); \
     }
-
-/* A pass of a rank: its class of sampler, members in place of the usual ones, its indices. */
-typedef struct calls_drawing {
-    const char *sampler, *members;
-    int length, count, first, stride,
-        mix; /* index i: (first + stride * (i * mix % count)) % length */
-} calls_drawing;
-
-static inline void calls_write_pass(calls_job *job, int rank, const calls_drawing *d)
-{
-    char line[4000];
-    ls_text_put(line, sizeof line,
-                "{\"event\":\"data\",%s\"loader\":0,\"pass\":0,\"at\":\"train.py:18\","
-                "\"sampler\":\"%s\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,"
-                "\"drop_last\":false,\"sampler_epoch\":0,\"length\":%d,\"batch\":2,\"workers\":0,"
-                "\"count\":%d,\"whole\":true,\"order\":\"%d.%d.%d\",\"modulus\":1,"
-                "\"trained\":true,\"kept\":[",
-                d->members, d->sampler, rank, d->length, d->count, d->first, d->stride, d->mix);
-    for (int i = 0; i < d->count; i++) {
-        ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
-                    (d->first + d->stride * (i * d->mix % d->count)) % d->length);
-    }
-    ls_text_add(line, sizeof line, "]}");
-    calls_event(job, rank, line);
-}
 
 static const char calls_distributed[] = "DistributedSampler";
 
