@@ -62,105 +62,82 @@ static void write_reading(calls_job *job, int rank, const reading *r)
     "\"content\":[[0,\"a\",1],[2,\"b\",1],[4,\"c\",2],[6,\"d\",0],[8,\"e\",3],[10,\"f\",0],[12," \
     "\"g\",2],[14,\"h\",1]],"
 
+/* Of rank 0 and rank 1: a data set of which each draws a half; all of it; a part of it; a stream.
+ */
+#define WHOLE(zero, one)   \
+    {zero, 0, 0, 0, 0, 0}, \
+    {                      \
+        one, 0, 0, 1, 0, 0 \
+    }
+#define ALL(zero, one)     \
+    {zero, 0, 0, 0, 0, 0}, \
+    {                      \
+        one, 0, 0, 0, 0, 0 \
+    }
+#define PARTS(members, zero_stride, one_part, one_stride) \
+    {members, 0, zero_stride, 0, 0, 0},                   \
+    {                                                     \
+        members, one_part, one_stride, 1, 0, 0            \
+    }
+#define STREAMS(keys, times)         \
+    {STREAM, 0, 0, 0, keys, times},  \
+    {                                \
+        STREAM, 0, 0, 0, keys, times \
+    }
+
 static const struct {
-    const char *name;
     reading zero, one;
     const char *id;
     ls_verdict_code code;
     const char *words;
 } readings[] = {
-    {"one data set", {"", 0, 0, 0, 0, 0}, {"", 0, 0, 1, 0, 0}, "data.once", LS_PASS, "1 passes"},
-    {"one split", {"", 0, 2, 0, 0, 0}, {"", 0, 2, 1, 0, 0}, "data.once", LS_PASS, "1 passes"},
-    {"divided twice",
-     {"", 0, 2, 0, 0, 0},
-     {"", 1, 2, 1, 0, 0},
-     "data.once",
-     CALLS_HINT,
+    /* one data set */
+    {WHOLE("", ""), "data.once", LS_PASS, "1 passes"},
+    /* one split */
+    {PARTS("", 2, 0, 2), "data.once", LS_PASS, "1 passes"},
+    /* divided twice */
+    {PARTS("", 2, 1, 2), "data.once", CALLS_HINT,
      "divided twice: by the script, which gives each rank a part, and by the sampler, which takes "
      "1/2 of it | train.py:18"},
-    {"divided by the script alone",
-     {PLAIN, 0, 2, 0, 0, 0},
-     {PLAIN, 1, 2, 1, 0, 0},
-     "data.once",
-     LS_PASS,
-     ""},
-    {"split by each rank",
-     {"", 0, 2, 0, 0, 0},
-     {"", 0, 1, 1, 0, 0},
-     "data.once",
-     CALLS_HINT,
-     "split differently on each rank"},
-    {"divided by the script and by a library",
-     {"\"sampler\":\"Shard\",", 0, 2, 0, 0, 0},
-     {"\"sampler\":\"Shard\",", 1, 2, 1, 0, 0},
-     "data.once",
-     CALLS_HINT,
+    /* divided by the script alone */
+    {PARTS(PLAIN, 2, 1, 2), "data.once", LS_PASS, ""},
+    /* split by each rank */
+    {PARTS("", 2, 0, 1), "data.once", CALLS_HINT, "split differently on each rank"},
+    /* divided by the script and by a library */
+    {PARTS("\"sampler\":\"Shard\",", 2, 1, 2), "data.once", CALLS_HINT,
      "divided twice: by the script"},
-    {"divided by the script, and all of it drawn",
-     {"\"sampler\":\"Shard\",\"count\":100,", 0, 2, 0, 0, 0},
-     {"\"sampler\":\"Shard\",\"count\":100,", 1, 2, 1, 0, 0},
-     "data.once",
-     LS_PASS,
-     ""},
-    {"a DistributedSampler in a loader that is prepared",
-     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,", 0, 0, 0,
-      0, 0},
-     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,", 0, 0, 1,
-      0, 0},
-     "data.once",
-     LS_FAIL,
-     "loader that was prepared again"},
-    {"a loader that is prepared",
-     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,", 0, 0, 0, 0, 0},
-     {"\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,", 0, 0, 1, 0, 0},
-     "data.once",
-     LS_PASS,
-     ""},
-    {"each worker reads the stream",
-     {STREAM, 0, 0, 0, 20, 2},
-     {STREAM, 0, 0, 0, 20, 2},
-     "data.once",
-     LS_FAIL,
-     "every worker reads the whole stream"},
-    {"workers share the stream",
-     {STREAM, 0, 0, 0, 40, 1},
-     {STREAM, 0, 0, 0, 40, 1},
-     "data.once",
-     LS_PASS,
-     ""},
-    {"a stream that comes three times",
-     {STREAM, 0, 0, 0, 20, 3},
-     {STREAM, 0, 0, 0, 20, 3},
-     "data.once",
-     LS_PASS,
-     ""},
-    {"all of a set of pictures that change",
-     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
-     {PLAIN CLASSES("2") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
-     "data.disjoint",
-     CALLS_HINT,
-     "no DistributedSampler"},
-    {"files of each rank, of the same classes",
-     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
-     {PLAIN CLASSES("2") "\"source\":\"bb\",", 0, 0, 0, 0, 0},
-     "data.disjoint",
-     LS_WEAK,
-     "a data set of its own"},
-    {"samples that are drawn whatever the index",
-     {PLAIN CLASSES("1") "\"source\":\"aa\",", 0, 0, 0, 0, 0},
-     {PLAIN OTHERS "\"source\":\"aa\",", 0, 0, 0, 0, 0},
-     "data.disjoint",
-     LS_WEAK,
-     "a data set of its own"},
+    /* divided by the script, and all of it drawn */
+    {PARTS("\"sampler\":\"Shard\",\"count\":100,", 2, 1, 2), "data.once", LS_PASS, ""},
+    /* a DistributedSampler in a loader that is prepared */
+    {WHOLE("\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,",
+           "\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,"),
+     "data.once", LS_FAIL, "loader that was prepared again"},
+    /* a loader that is prepared */
+    {WHOLE("\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,",
+           "\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,"),
+     "data.once", LS_PASS, ""},
+    /* each worker reads the stream */
+    {STREAMS(20, 2), "data.once", LS_FAIL, "every worker reads the whole stream"},
+    /* workers share the stream */
+    {STREAMS(40, 1), "data.once", LS_PASS, ""},
+    /* a stream that comes three times */
+    {STREAMS(20, 3), "data.once", LS_PASS, ""},
+    /* all of a set of pictures that change */
+    {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN CLASSES("2") "\"source\":\"aa\","),
+     "data.disjoint", CALLS_HINT, "no DistributedSampler"},
+    /* files of each rank, of the same classes */
+    {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN CLASSES("2") "\"source\":\"bb\","),
+     "data.disjoint", LS_WEAK, "a data set of its own"},
+    /* samples that are drawn whatever the index */
+    {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN OTHERS "\"source\":\"aa\","),
+     "data.disjoint", LS_WEAK, "a data set of its own"},
 };
 
 ROWS_TEST(readings_are_judged, readings)
 {
     calls_job job;
     calls_open(&job, 2);
-    for (int i = 0; i < 4; i++) {
-        calls_step(&job, "F S B K P Z");
-    }
+    calls_script(&job, "4x F S B K P Z");
     write_reading(&job, 0, &readings[_i].zero);
     write_reading(&job, 1, &readings[_i].one);
     calls_end(&job, readings[_i].id, readings[_i].code, readings[_i].words);
@@ -270,29 +247,6 @@ ROWS_TEST(validations_are_judged, validations)
     calls_end(&job, v->id, v->code, v->words);
 }
 
-/* All ranks vote on a callback's decision, which each takes by the value that it has. */
-TEST(callbacks_decide_alike)
-{
-    static const struct {
-        const char *zero, *one;
-        ls_verdict_code code;
-    } value[] = {{"0.5", "0.5", LS_PASS}, {"0.5", "0.500001", LS_PASS}, {"0.5", "0.6", LS_FAIL}};
-    for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
-        calls_job job;
-        calls_open(&job, 2);
-        calls_step(&job, "F S B K P Z");
-        for (int k = 0; k < 2; k++) {
-            LS_TEXT(calls, 300,
-                    "F S B K P Z A{\"elements\":1,\"use\":\"decision\",\"monitor\":\"val_loss\","
-                    "\"value\":%s}",
-                    k == 0 ? value[i].zero : value[i].one);
-            calls_step_of(&job, k, "", calls);
-        }
-        calls_end(&job, "validation.choice", value[i].code,
-                  value[i].code == LS_FAIL ? "sync_dist=True" : "all ranks");
-    }
-}
-
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* What two workers drew from in two passes, and the verdict on it. */
@@ -329,79 +283,47 @@ ROWS_TEST(workers_draw_their_own, drew)
     calls_end(&job, "data.random", drew[_i].code, drew[_i].words);
 }
 
-/* ---- validations on batches that the script draws -------------------------------------------- */
+/* ---- jobs without passes --------------------------------------------------------------------- */
 
+/* A callback's decision, on which all ranks vote, each by the value that it has. */
+#define VOTE(value)                                                                               \
+    "F S B K P Z A{\"elements\":1,\"use\":\"decision\",\"monitor\":\"val_loss\",\"value\":" value \
+    "}"
+#define VOTES(zero, one) "F S B K P Z; 0:" VOTE(zero) "; 1:" VOTE(one)
+/* Validations on batches that the script draws, in each fifth step. */
 #define DROPOUT "\"bn\":0,\"buffers\":[],"
+#define DRAWN(model, calls) \
+    "!" model "; 2x (4x F{\"autocast\":null} b O Z; F{\"autocast\":null} b O Z " calls ")"
+#define MISSING "no model.eval() before the validation"
+/* Norms that are frozen, or trained in eval mode with the statistics that they were built with. */
+#define NORMS(members)                                                                          \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"SGD\",\"rule\":\"sgd\",\"groups\":[{" \
+    "\"params\":[\"fc.weight\"],\"lr\":0.1}]}; 3x F{" members "} S B K P Z"
+#define UNMEASURED "\"eval_norms\":2,\"unmeasured\":2,\"unmeasured_at\":\"train.py:12\""
 
-static const struct {
-    const char *model, *calls; /* of each fifth step */
-    int every;
-    ls_verdict_code code;
-} drawn[] = {
-    {DROPOUT, " F{\"grad\":false,\"times\":4}", 5, LS_FAIL},
-    {DROPOUT, " F{\"grad\":false} F{\"grad\":false}", 5, LS_FAIL},
-    {DROPOUT, " E F{\"grad\":false,\"training\":false,\"times\":4} T", 5, LS_SKIP},
-    {DROPOUT, " F{\"grad\":false}", 5, LS_SKIP},             /* one, as a look at shapes */
-    {DROPOUT, " F{\"grad\":false,\"times\":4}", 1, LS_PASS}, /* a teacher */
-    {"", " F{\"grad\":false,\"times\":4}", 5, LS_PASS},      /* statistics measured anew */
-    {DROPOUT "\"dropout\":0,", " F{\"grad\":false,\"times\":4}", 5, LS_PASS},
+static const calls_row others[] = {
+    {VOTES("0.5", "0.5"), "validation.choice", LS_PASS, "all ranks"},
+    {VOTES("0.5", "0.500001"), "validation.choice", LS_PASS, "all ranks"},
+    {VOTES("0.5", "0.6"), "validation.choice", LS_FAIL, "sync_dist=True"},
+    {DRAWN(DROPOUT, "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_FAIL, MISSING},
+    {DRAWN(DROPOUT, "F{\"grad\":false} F{\"grad\":false}"), "validation.mode", LS_FAIL, MISSING},
+    {DRAWN(DROPOUT, "E F{\"grad\":false,\"training\":false,\"times\":4} T"), "validation.mode",
+     LS_SKIP, ""},
+    /* one, as a look at shapes; a teacher; statistics measured anew */
+    {DRAWN(DROPOUT, "F{\"grad\":false}"), "validation.mode", LS_SKIP, ""},
+    {"!" DROPOUT "; 10x F{\"autocast\":null} b O Z F{\"grad\":false,\"times\":4}",
+     "validation.mode", LS_PASS, ""},
+    {DRAWN("", "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_PASS, ""},
+    {DRAWN(DROPOUT "\"dropout\":0,", "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_PASS,
+     ""},
+    {NORMS("\"eval_norms\":2"), "mode.training", LS_PASS, "(frozen)"},
+    {NORMS("\"thawed\":2,\"thawed_at\":\"train.py:12\""), "mode.training", LS_FAIL,
+     "turns frozen batch norms on again"},
+    {NORMS(UNMEASURED), "mode.training", LS_FAIL, "its dropouts are off | train.py:12"},
+    {NORMS(UNMEASURED ",\"unmeasured_by_model\":true"), "mode.training", LS_WEAK,
+     "the model's own train() leaves them"},
 };
 
-ROWS_TEST(drawn_batches_are_judged, drawn)
-{
-    calls_job job;
-    calls_open_with(&job, 2, drawn[_i].model);
-    for (int i = 1; i <= 10; i++) {
-        LS_TEXT(calls, 300, "F{\"autocast\":null} b O Z%s",
-                i % drawn[_i].every == 0 ? drawn[_i].calls : "");
-        calls_step(&job, calls);
-    }
-    calls_end(&job, "validation.mode", drawn[_i].code,
-              drawn[_i].code == LS_FAIL ? "no model.eval() before the validation" : "");
-}
-
-/* ---- frozen norms ---------------------------------------------------------------------------- */
-
-TEST(frozen_norms_stay_frozen)
-{
-    for (int thawed = 0; thawed < 2; thawed++) {
-        calls_job job;
-        calls_open(&job, 2);
-        calls_event(&job, -1,
-                    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"SGD\",\"rule\":\"sgd\","
-                    "\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}");
-        for (int i = 0; i < 3; i++) {
-            calls_step(&job, thawed != 0 ? "F{\"thawed\":2,\"thawed_at\":\"train.py:12\"} S B K P Z"
-                                         : "F{\"eval_norms\":2} S B K P Z");
-        }
-        calls_end(&job, "mode.training", thawed != 0 ? LS_FAIL : LS_PASS,
-                  thawed != 0 ? "turns frozen batch norms on again" : "(frozen)");
-    }
-}
-
-/* Trained norms in eval mode with the statistics that they were built with. */
-TEST(norms_have_measured)
-{
-    static const char *const forward[] = {
-        "F{\"eval_norms\":2}",
-        "F{\"eval_norms\":2,\"unmeasured\":2,\"unmeasured_at\":\"train.py:12\"}",
-        "F{\"eval_norms\":2,\"unmeasured\":2,\"unmeasured_at\":\"train.py:12\","
-        "\"unmeasured_by_model\":true}"};
-    static const ls_verdict_code code[] = {LS_PASS, LS_FAIL, LS_WEAK};
-    static const char *const words[] = {"(frozen)", "its dropouts are off | train.py:12",
-                                        "the model's own train() leaves them"};
-    for (int k = 0; k < 3; k++) {
-        calls_job job;
-        calls_open(&job, 2);
-        calls_event(&job, -1,
-                    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"SGD\",\"rule\":\"sgd\","
-                    "\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1}]}");
-        for (int i = 0; i < 3; i++) {
-            LS_TEXT(calls, 200, "%s S B K P Z", forward[k]);
-            calls_step(&job, calls);
-        }
-        calls_end(&job, "mode.training", code[k], words[k]);
-    }
-}
+CALLS_TEST(modes_and_votes_are_judged, others)
 
 TEST_MAIN("observe_passes", .timeout_s = 120)
