@@ -39,99 +39,76 @@ static ls_verdict of_ending(const char *state, int first_rank, int code, int sig
     return verdict;
 }
 
-TEST(every_ending_has_its_code)
+static const struct {
+    const char *state;
+    int first_rank, code, signal;
+    const char *log;
+    ls_verdict_code verdict;
+    const char *evidence;
+} endings[] = {
+    {"done", -1, 0, 0, "", LS_PASS, ""},
+    {"killed", 1, 137, 9, "", LS_CRASH, "rank=1 signal=9"},
+    {"failed", 1, 4, 0, "", LS_UNSUPPORTED, "--sync-bn: not built"},
+    {"failed", 1, 3, 0, "disk is full", LS_INFRA, "disk is full"},
+    {"failed", 1, 1, 0, "", LS_FAIL, ""},
+    {"failed", 1, 2, 0, "", LS_FAIL, ""},
+    {"failed", 1, 12, 0, "", LS_FAIL, ""},
+    {"failed", 1, 10, 0, "", LS_CRASH, ""},
+    {"failed", 1, 77, 0, "", LS_CRASH, ""},
+    {"timed out", -1, 0, 0, "", LS_TIMEOUT, ""},
+    {"stopped", -1, 0, 0, "", LS_SKIP, ""},
+    {"not started", -1, 0, 0, "", LS_INFRA, ""},
+};
+
+ROWS_TEST(every_ending_has_its_code, endings)
 {
-    ck_assert_int_eq(of_ending("done", -1, 0, 0, "").code, LS_PASS);
-    ls_verdict v = of_ending("killed", 1, 137, 9, "");
-    ck_assert_int_eq(v.code, LS_CRASH);
-    ck_assert_ptr_nonnull(strstr(v.evidence, "rank=1 signal=9"));
-    v = of_ending("failed", 1, 4, 0, "");
-    ck_assert_int_eq(v.code, LS_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(v.evidence, "--sync-bn: not built"));
-    v = of_ending("failed", 1, 3, 0, "disk is full");
-    ck_assert_int_eq(v.code, LS_INFRA);
-    ck_assert_ptr_nonnull(strstr(v.evidence, "disk is full"));
-    ck_assert_int_eq(of_ending("failed", 1, 1, 0, "").code, LS_FAIL);
-    ck_assert_int_eq(of_ending("failed", 1, 2, 0, "").code, LS_FAIL);
-    ck_assert_int_eq(of_ending("failed", 1, 12, 0, "").code, LS_FAIL);
-    ck_assert_int_eq(of_ending("failed", 1, 10, 0, "").code, LS_CRASH);
-    ck_assert_int_eq(of_ending("failed", 1, 77, 0, "").code, LS_CRASH);
-    ck_assert_int_eq(of_ending("timed out", -1, 0, 0, "").code, LS_TIMEOUT);
-    ck_assert_int_eq(of_ending("stopped", -1, 0, 0, "").code, LS_SKIP);
-    ck_assert_int_eq(of_ending("not started", -1, 0, 0, "").code, LS_INFRA);
+    ls_verdict v = of_ending(endings[_i].state, endings[_i].first_rank, endings[_i].code,
+                             endings[_i].signal, endings[_i].log);
+    ck_assert_int_eq(v.code, endings[_i].verdict);
+    ck_assert_ptr_nonnull(strstr(v.evidence, endings[_i].evidence));
 }
 
 /* What two ranks' records break of the protocol, given what was asked; "": nothing. */
 #define WORDS(options) "\"world\":2,\"options\":{" options "}"
 static const struct broken {
-    ls_spec spec; /* by default O1, resnet8, two steps; NULL in `unasked` */
-    bool unasked;
-    const char *start[2]; /* of each rank */
-    int first, last;      /* steps */
-    const char *end;      /* the end event; "": none */
-    ls_verdict_code code;
-    const char *evidence;
+    const char *zero, *one; /* start of each rank; NULL: none */
+    const char *evidence;   /* "": nothing is broken */
+    int level, wrap, warmup_steps;
+    const char *extra; /* of the spec; by default O1 */
+    bool unasked;      /* no spec */
+    int first, last;   /* steps; by default 1 and 2 */
+    const char *end;   /* the end event; "": none */
 } broken[] = {
-    {.start = {WORDS(""), WORDS("")}, .evidence = ""},
-    {.start = {WORDS("\"opt-level\":\"O1\""), WORDS("\"arch\":\"resnet8\"")}, .evidence = ""},
-    {.start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
-     .code = LS_FAIL,
-     .evidence = "rank=0 was asked for opt level O1 and says that it ran O2"},
-    {.spec = {.level = -1},
-     .start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
-     .evidence = ""},
-    {.unasked = true,
-     .start = {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\"")},
-     .evidence = ""},
-    {.start = {WORDS(""), WORDS("\"arch\":\"resnet20\"")},
-     .code = LS_FAIL,
-     .evidence = "rank=1 was asked for resnet8 and says that it trained resnet20"},
-    {.start = {WORDS("\"lr\":0.1"), WORDS("\"lr\":0.2")},
-     .code = LS_FAIL,
-     .evidence = "rank=1 was started with another --lr than rank 0"},
-    {.start = {"\"world\":2,\"rank\":1", "\"world\":2,\"rank\":1"},
-     .code = LS_FAIL,
-     .evidence = "rank0.jsonl says that it is of rank 1"},
-    {.start = {WORDS(""), "\"world\":1"},
-     .code = LS_FAIL,
-     .evidence = "rank=1 says that it is one of 1 ranks: there are 2"},
+    {WORDS(""), WORDS(""), ""},
+    {WORDS("\"opt-level\":\"O1\""), WORDS("\"arch\":\"resnet8\""), ""},
+    {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\""),
+     "rank=0 was asked for opt level O1 and says that it ran O2"},
+    {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\""), "", .level = -1},
+    {WORDS("\"opt-level\":\"O2\""), WORDS("\"opt-level\":\"O2\""), "", .unasked = true},
+    {WORDS(""), WORDS("\"arch\":\"resnet20\""),
+     "rank=1 was asked for resnet8 and says that it trained resnet20"},
+    {WORDS("\"lr\":0.1"), WORDS("\"lr\":0.2"), "rank=1 was started with another --lr than rank 0"},
+    {"\"world\":2,\"rank\":1", "\"world\":2,\"rank\":1", "rank0.jsonl says that it is of rank 1"},
+    {WORDS(""), "\"world\":1", "rank=1 says that it is one of 1 ranks: there are 2"},
     /* each rank has a job and options of its own */
-    {.spec = {.wrap = LS_WRAP_EACH},
-     .start = {"\"world\":1,\"rank\":0,\"options\":{\"lr\":0.1,\"arch\":\"resnet20\"}",
-               "\"world\":1,\"rank\":0,\"options\":{\"lr\":0.2,\"opt-level\":\"O3\"}"},
-     .evidence = ""},
-    {.spec = {.wrap = LS_WRAP_EACH},
-     .start = {WORDS(""), WORDS("")},
-     .code = LS_FAIL,
-     .evidence = "rank=0 says that it is one of 2 ranks: there are 1"},
-    {.start = {WORDS(""), WORDS("")},
-     .first = 2,
-     .code = LS_FAIL,
-     .evidence = "rank=0 resumed nothing, but its first step is 2"},
-    {.spec = {.extra = "--resume x"}, .start = {WORDS(""), WORDS("")}, .first = 2, .evidence = ""},
-    {.unasked = true, .start = {WORDS(""), WORDS("")}, .first = 2, .evidence = ""},
-    {.unasked = true,
-     .start = {WORDS("\"resume\":null"), WORDS("\"resume\":null")},
-     .first = 2,
-     .code = LS_FAIL,
-     .evidence = "rank=0 resumed nothing, but its first step is 2"},
-    {.start = {WORDS(""), WORDS("")},
-     .last = 3,
-     .code = LS_FAIL,
-     .evidence = "rank=0 left with code 0, but its last step is 3 of 2"},
-    {.spec = {.warmup_steps = 1}, .start = {WORDS(""), WORDS("")}, .last = 3, .evidence = ""},
-    {.spec = {.extra = "--epochs=1"}, .start = {WORDS(""), WORDS("")}, .last = 3, .evidence = ""},
-    {.start = {WORDS(""), WORDS("")},
-     .end = "",
-     .code = LS_FAIL,
-     .evidence = "rank=0 left with code 0, but its events stop after step 2 without an end event"},
-    {.start = {WORDS(""), WORDS("")},
-     .end = "{\"event\":\"end\",\"code\":3}\n",
-     .code = LS_FAIL,
-     .evidence = "rank=0 ended with code 3, as its end event says"},
-    {.start = {NULL, WORDS("")},
-     .code = LS_FAIL,
-     .evidence = "rank=0 left with code 0, but wrote no start event"},
+    {"\"world\":1,\"rank\":0,\"options\":{\"lr\":0.1,\"arch\":\"resnet20\"}",
+     "\"world\":1,\"rank\":0,\"options\":{\"lr\":0.2,\"opt-level\":\"O3\"}", "",
+     .wrap = LS_WRAP_EACH},
+    {WORDS(""), WORDS(""), "rank=0 says that it is one of 2 ranks: there are 1",
+     .wrap = LS_WRAP_EACH},
+    {WORDS(""), WORDS(""), "rank=0 resumed nothing, but its first step is 2", .first = 2},
+    {WORDS(""), WORDS(""), "", .extra = "--resume x", .first = 2},
+    {WORDS(""), WORDS(""), "", .unasked = true, .first = 2},
+    {WORDS("\"resume\":null"), WORDS("\"resume\":null"),
+     "rank=0 resumed nothing, but its first step is 2", .unasked = true, .first = 2},
+    {WORDS(""), WORDS(""), "rank=0 left with code 0, but its last step is 3 of 2", .last = 3},
+    {WORDS(""), WORDS(""), "", .warmup_steps = 1, .last = 3},
+    {WORDS(""), WORDS(""), "", .extra = "--epochs=1", .last = 3},
+    {WORDS(""), WORDS(""),
+     "rank=0 left with code 0, but its events stop after step 2 without an end event", .end = ""},
+    {WORDS(""), WORDS(""), "rank=0 ended with code 3, as its end event says",
+     .end = "{\"event\":\"end\",\"code\":3}\n"},
+    {NULL, WORDS(""), "rank=0 left with code 0, but wrote no start event"},
 };
 
 ROWS_TEST(records_keep_the_protocol, broken)
@@ -142,8 +119,9 @@ ROWS_TEST(records_keep_the_protocol, broken)
     for (int k = 0; k < 2; k++) {
         LS_TEXT(name, 32, "rank%d.jsonl", k);
         FILE *file = fake_open(folder, name);
-        if (row->start[k] != NULL) {
-            fprintf(file, "{\"event\":\"start\",\"schema\":1,%s}\n", row->start[k]);
+        const char *start = k == 0 ? row->zero : row->one;
+        if (start != NULL) {
+            fprintf(file, "{\"event\":\"start\",\"schema\":1,%s}\n", start);
         }
         int last = row->last > 0 ? row->last : 2;
         for (int i = row->first > 0 ? row->first : 1; i <= last; i++) {
@@ -154,14 +132,17 @@ ROWS_TEST(records_keep_the_protocol, broken)
     }
     fake_outcome(folder, "done", -1, 0, 0, (const int[]){0, 0});
     ls_record record = fake_read(folder);
-    ls_spec spec = row->spec;
-    spec.level = spec.level == 0 ? 1 : spec.level;
-    spec.steps = 2;
+    ls_spec spec = {.level = row->level == 0 ? 1 : row->level,
+                    .wrap = row->wrap,
+                    .steps = 2,
+                    .warmup_steps = row->warmup_steps};
+    ls_text_put(spec.extra, sizeof spec.extra, "%s", row->extra == NULL ? "" : row->extra);
     ls_text_put(spec.arch, sizeof spec.arch, "resnet8");
     ls_verdict v = {0};
     bool breaks = ls_protocol_breaks(&record, row->unasked ? NULL : &spec, &v);
-    ck_assert_msg(v.code == row->code && strstr(v.evidence, row->evidence) != NULL &&
-                      breaks == (row->code != LS_PASS),
+    bool broke = row->evidence[0] != '\0';
+    ck_assert_msg(v.code == (broke ? LS_FAIL : LS_PASS) &&
+                      strstr(v.evidence, row->evidence) != NULL && breaks == broke,
                   "row %d: %s", _i, v.evidence);
     ls_record_free(&record);
     ls_path_remove_tree(folder);
@@ -380,216 +361,141 @@ TEST(gradients_that_stayed_local_are_never_right)
     cJSON_Delete(rank.start);
 }
 
-/* Of a claim of that many cases, of which the first `count` were selected. */
-static ls_headline headline_of(int count, const ls_verdict_code *code, int claim_cases)
+/* Verdicts are written as letters: a pass, waived, and what is bad. */
+static ls_verdict_code code_of(char letter)
+{
+    static const struct {
+        char letter;
+        ls_verdict_code code;
+    } codes[] = {{'p', LS_PASS},  {'v', LS_WAIVED},      {'F', LS_FAIL},
+                 {'C', LS_CRASH}, {'T', LS_TIMEOUT},     {'W', LS_WEAK},
+                 {'S', LS_SKIP},  {'U', LS_UNSUPPORTED}, {'I', LS_INFRA}};
+    size_t i = 0;
+    while (codes[i].letter != letter) {
+        i++;
+        ck_assert_uint_lt(i, sizeof codes / sizeof *codes);
+    }
+    return codes[i].code;
+}
+
+/* A run of cases of `correct` and of `manners`, in a claim of `all` cases, and of one outside the
+ * claim that fails: counted, no more. */
+static ls_headline headline_of(const char *correct, const char *manners, int all, bool gate)
 {
     const ls_case_settings settings = {.seed = 0};
-    const ls_row row = {.requirement = "G1"};
-    ls_run run;
-    memset(&run, 0, sizeof run);
-    ls_verdict verdict[8];
-    memset(verdict, 0, sizeof verdict);
-    for (int i = 0; i < count; i++) {
-        ls_rows_format(&run.cases, &settings, &row, "in.case%d: w1", i);
-        verdict[i].code = code[i];
-    }
-    ls_rows_format(&run.cases, &settings, &row, "out.case: w1");
-    verdict[count].code = LS_FAIL; /* outside the claim: counted, no more */
-    run.verdict = verdict;
-    run.claim_cases = claim_cases;
-    ls_text_put(run.claim_name, sizeof run.claim_name, "x");
+    ls_verdict verdict[8] = {0};
+    ls_run run = {.claim_name = "x", .claim_cases = all, .gate_manners = gate, .verdict = verdict};
     ls_select_add(&run.claim, "in.*", "");
+    ls_select_add(&run.manners, "Q7", "");
+    int corrects = (int)strlen(correct), count = corrects + (int)strlen(manners);
+    for (int i = 0; i < count; i++) {
+        const ls_row row = {.requirement = i < corrects ? "G1" : "Q7"};
+        ls_rows_format(&run.cases, &settings, &row, "in.case%d: w1", i);
+        verdict[i].code = code_of(i < corrects ? correct[i] : manners[i - corrects]);
+    }
+    ls_rows_format(&run.cases, &settings, &(ls_row){.requirement = "G1"}, "out.case: w1");
+    verdict[count].code = LS_FAIL;
     ls_headline headline;
     ls_headline_decide(&run, &headline);
     ls_rows_free(&run.cases);
     ls_select_free(&run.claim);
+    ls_select_free(&run.manners);
     return headline;
 }
 
 /* Cases of manners have a line of their own, which decides the exit code where the gate asks for
  * it, and of a run that has no others. */
-TEST(manners_are_not_correctness)
+static const struct {
+    const char *correct, *manners;
+    int all;
+    bool gate;
+    ls_headline_correct value;
+    int exit;
+    const char *why, *manners_why;
+} manners[] = {
+    {"p", "pp", 3, false, LS_CORRECT_YES, 0, "claim x: 1 of 1 cases",
+     "usage, refusals and their words"},
+    {"p", "pF", 3, false, LS_CORRECT_YES, 0, "claim x: 1 of 1 cases",
+     "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
+     "without --gate manners"},
+    {"p", "pF", 3, true, LS_CORRECT_YES, LS_ERR_CHECK, "claim x: 1 of 1 cases",
+     "usage, refusals and their words, 1 FAIL; they decide the exit code"},
+    {"F", "pp", 3, false, LS_CORRECT_NO, LS_ERR_CHECK, "claim x: 0 of 1 cases, 1 FAIL",
+     "usage, refusals and their words"},
+    {"p", "pI", 3, true, LS_CORRECT_YES, LS_ERR_INFRA, "claim x: 1 of 1 cases",
+     "usage, refusals and their words, 1 INFRA; they decide the exit code"},
+    {"pp", "pF", 76, false, LS_CORRECT_NOT_SHOWN, 0, "claim x: 4 of 76 cases selected, 3 passed",
+     "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
+     "without --gate manners"},
+    {"", "pp", 76, false, LS_CORRECT_NOT_SHOWN, 0, "claim x: 2 of 76 cases selected, all passed",
+     "usage, refusals and their words"},
+    {"", "pF", 76, false, LS_CORRECT_NOT_SHOWN, LS_ERR_CHECK,
+     "claim x: 2 of 76 cases selected, 1 passed",
+     "usage, refusals and their words, 1 FAIL; they decide the exit code"},
+};
+
+ROWS_TEST(manners_are_not_correctness, manners)
 {
-    static const struct {
-        ls_verdict_code correct[2], manners[2]; /* of the first cases of each */
-        int corrects, all;
-        bool gate;
-        ls_headline_correct value;
-        int exit;
-        const char *why, *manners_why;
-    } run_of[] = {
-        {{LS_PASS},
-         {LS_PASS, LS_PASS},
-         1,
-         3,
-         false,
-         LS_CORRECT_YES,
-         0,
-         "claim x: 1 of 1 cases",
-         "usage, refusals and their words"},
-        {{LS_PASS},
-         {LS_PASS, LS_FAIL},
-         1,
-         3,
-         false,
-         LS_CORRECT_YES,
-         0,
-         "claim x: 1 of 1 cases",
-         "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
-         "without --gate manners"},
-        {{LS_PASS},
-         {LS_PASS, LS_FAIL},
-         1,
-         3,
-         true,
-         LS_CORRECT_YES,
-         LS_ERR_CHECK,
-         "claim x: 1 of 1 cases",
-         "usage, refusals and their words, 1 FAIL; they decide the exit code"},
-        {{LS_FAIL},
-         {LS_PASS, LS_PASS},
-         1,
-         3,
-         false,
-         LS_CORRECT_NO,
-         LS_ERR_CHECK,
-         "claim x: 0 of 1 cases, 1 FAIL",
-         "usage, refusals and their words"},
-        {{LS_PASS},
-         {LS_PASS, LS_INFRA},
-         1,
-         3,
-         true,
-         LS_CORRECT_YES,
-         LS_ERR_INFRA,
-         "claim x: 1 of 1 cases",
-         "usage, refusals and their words, 1 INFRA; they decide the exit code"},
-        {{LS_PASS, LS_PASS},
-         {LS_PASS, LS_FAIL},
-         2,
-         76,
-         false,
-         LS_CORRECT_NOT_SHOWN,
-         0,
-         "claim x: 4 of 76 cases selected, 3 passed",
-         "usage, refusals and their words, 1 FAIL; the exit code leaves them out "
-         "without --gate manners"},
-        {{0},
-         {LS_PASS, LS_PASS},
-         0,
-         76,
-         false,
-         LS_CORRECT_NOT_SHOWN,
-         0,
-         "claim x: 2 of 76 cases selected, all passed",
-         "usage, refusals and their words"},
-        {{0},
-         {LS_PASS, LS_FAIL},
-         0,
-         76,
-         false,
-         LS_CORRECT_NOT_SHOWN,
-         LS_ERR_CHECK,
-         "claim x: 2 of 76 cases selected, 1 passed",
-         "usage, refusals and their words, 1 FAIL; they decide the exit code"},
-    };
-    const ls_case_settings settings = {.seed = 0};
-    for (size_t i = 0; i < sizeof run_of / sizeof *run_of; i++) {
-        ls_verdict verdict[4] = {0};
-        ls_run run = {.claim_name = "x",
-                      .claim_cases = run_of[i].all,
-                      .gate_manners = run_of[i].gate,
-                      .verdict = verdict};
-        ls_select_add(&run.claim, "*", "");
-        ls_select_add(&run.manners, "Q7", "");
-        for (int c = 0; c < run_of[i].corrects + 2; c++) {
-            bool manners = c >= run_of[i].corrects;
-            ls_rows_format(&run.cases, &settings, &(ls_row){.requirement = manners ? "Q7" : "G1"},
-                           "case%d: w1", c);
-            verdict[c].code =
-                manners ? run_of[i].manners[c - run_of[i].corrects] : run_of[i].correct[c];
-        }
-        ls_headline h;
-        ls_headline_decide(&run, &h);
-        ck_assert_int_eq(h.correct, run_of[i].value);
-        ck_assert_int_eq(ls_headline_exit(&h), run_of[i].exit);
-        ck_assert_str_eq(h.correct_why, run_of[i].why);
-        ck_assert_str_eq(h.manners_why, run_of[i].manners_why);
-        cJSON *json = ls_headline_json(&h);
-        const cJSON *manners = cJSON_GetObjectItem(json, "manners");
-        ck_assert_str_eq(ls_json_string(manners, "value", ""),
-                         run_of[i].manners[1] == LS_PASS ? "2 of 2" : "1 of 2");
-        cJSON_Delete(json);
-        ls_rows_free(&run.cases);
-        ls_select_free(&run.claim);
-        ls_select_free(&run.manners);
-    }
+    ls_headline h =
+        headline_of(manners[_i].correct, manners[_i].manners, manners[_i].all, manners[_i].gate);
+    ck_assert_int_eq(h.correct, manners[_i].value);
+    ck_assert_int_eq(ls_headline_exit(&h), manners[_i].exit);
+    LS_TEXT(why, 300, "%s%s", manners[_i].why, "; 0 of 1 outside it");
+    ck_assert_str_eq(h.correct_why, why);
+    ck_assert_str_eq(h.manners_why, manners[_i].manners_why);
+    cJSON *json = ls_headline_json(&h);
+    ck_assert_str_eq(ls_json_string(cJSON_GetObjectItem(json, "manners"), "value", ""),
+                     strcmp(manners[_i].manners, "pp") == 0 ? "2 of 2" : "1 of 2");
+    cJSON_Delete(json);
 }
 
 TEST(correct_needs_every_case_of_the_claim)
 {
-    const ls_verdict_code good[] = {LS_PASS, LS_WAIVED, LS_PASS};
-    ls_headline h = headline_of(3, good, 3);
+    ls_headline h = headline_of("pvp", "", 3, false);
     ck_assert_int_eq(h.correct, LS_CORRECT_YES);
     ck_assert_int_eq(h.passed, 3);
     ck_assert_int_eq(h.failed, 0);
     ck_assert_ptr_nonnull(
         strstr(h.correct_why, "3 of 3 cases, 1 of them waived; 0 of 1 outside it"));
-    static const ls_verdict_code wrong[] = {LS_FAIL, LS_CRASH, LS_TIMEOUT};
-    static const ls_verdict_code open[] = {LS_WEAK, LS_SKIP, LS_UNSUPPORTED, LS_INFRA};
+    static const char *const wrong[] = {"pFW", "pCW", "pTW"}, *const open[] = {"pW", "pS", "pU",
+                                                                               "pI"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        const ls_verdict_code codes[] = {LS_PASS, wrong[i], LS_WEAK};
-        h = headline_of(3, codes, 3);
+        h = headline_of(wrong[i], "", 3, false);
         ck_assert_int_eq(h.correct, LS_CORRECT_NO);
         ck_assert_int_eq(h.failed, 2);
     }
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        const ls_verdict_code codes[] = {LS_PASS, open[i]};
-        h = headline_of(2, codes, 2);
+        h = headline_of(open[i], "", 2, false);
         ck_assert_int_eq(h.correct, LS_CORRECT_NOT_SHOWN);
-        ck_assert_int_eq(ls_headline_exit(&h), open[i] == LS_INFRA ? LS_ERR_INFRA : LS_ERR_CHECK);
+        ck_assert_int_eq(ls_headline_exit(&h), open[i][1] == 'I' ? LS_ERR_INFRA : LS_ERR_CHECK);
     }
 }
 
 /* A part of the claim that passed ends with 0 and shows nothing of the claim. */
-TEST(a_part_of_the_claim_is_no_yes)
+static const struct {
+    const char *codes;
+    int exit;
+    ls_headline_correct correct;
+    const char *why;
+} part[] = {
+    {"p", 0, LS_CORRECT_NOT_SHOWN, "claim x: 1 of 76 cases selected, all passed; "},
+    {"pv", 0, LS_CORRECT_NOT_SHOWN,
+     "claim x: 2 of 76 cases selected, all passed, 1 of them waived; "},
+    {"pW", LS_ERR_CHECK, LS_CORRECT_NOT_SHOWN,
+     "claim x: 2 of 76 cases selected, 1 passed, 1 WEAK; "},
+    {"ppF", LS_ERR_CHECK, LS_CORRECT_NO, "claim x: 3 of 76 cases selected, 2 passed, 1 FAIL; "},
+    {"pI", LS_ERR_INFRA, LS_CORRECT_NOT_SHOWN,
+     "claim x: 2 of 76 cases selected, 1 passed, 1 INFRA; "},
+    {"", LS_ERR_CHECK, LS_CORRECT_NOT_SHOWN, "claim x: 0 of 76 cases selected; "},
+};
+
+ROWS_TEST(a_part_of_the_claim_is_no_yes, part)
 {
-    static const struct {
-        ls_verdict_code code[3];
-        int count, exit;
-        ls_headline_correct correct;
-        const char *why;
-    } part[] = {
-        {{LS_PASS}, 1, 0, LS_CORRECT_NOT_SHOWN, "claim x: 1 of 76 cases selected, all passed; "},
-        {{LS_PASS, LS_WAIVED},
-         2,
-         0,
-         LS_CORRECT_NOT_SHOWN,
-         "claim x: 2 of 76 cases selected, all passed, 1 of them waived; "},
-        {{LS_PASS, LS_WEAK},
-         2,
-         LS_ERR_CHECK,
-         LS_CORRECT_NOT_SHOWN,
-         "claim x: 2 of 76 cases selected, 1 passed, 1 WEAK; "},
-        {{LS_PASS, LS_PASS, LS_FAIL},
-         3,
-         LS_ERR_CHECK,
-         LS_CORRECT_NO,
-         "claim x: 3 of 76 cases selected, 2 passed, 1 FAIL; "},
-        {{LS_PASS, LS_INFRA},
-         2,
-         LS_ERR_INFRA,
-         LS_CORRECT_NOT_SHOWN,
-         "claim x: 2 of 76 cases selected, 1 passed, 1 INFRA; "},
-        {{LS_PASS}, 0, LS_ERR_CHECK, LS_CORRECT_NOT_SHOWN, "claim x: 0 of 76 cases selected; "},
-    };
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        ls_headline h = headline_of(part[i].count, part[i].code, 76);
-        ck_assert_int_eq(h.correct, part[i].correct);
-        ck_assert_msg(strncmp(h.correct_why, part[i].why, strlen(part[i].why)) == 0, "%s",
-                      h.correct_why);
-        ck_assert_int_eq(ls_headline_exit(&h), part[i].exit);
-    }
+    ls_headline h = headline_of(part[_i].codes, "", 76, false);
+    ck_assert_int_eq(h.correct, part[_i].correct);
+    ck_assert_msg(strncmp(h.correct_why, part[_i].why, strlen(part[_i].why)) == 0, "%s",
+                  h.correct_why);
+    ck_assert_int_eq(ls_headline_exit(&h), part[_i].exit);
 }
 
 /* A case that the claim has where it is offered, and that the trainer does not offer, is not of the
@@ -631,7 +537,7 @@ TEST(what_is_not_offered_is_not_of_the_claim)
 
 TEST(no_case_shows_nothing)
 {
-    ls_headline h = headline_of(0, NULL, 0);
+    ls_headline h = headline_of("", "", 0, false);
     ck_assert_int_ne(h.correct, LS_CORRECT_YES);
     ck_assert_int_eq(h.passed, 0);
 }
