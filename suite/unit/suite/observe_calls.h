@@ -343,32 +343,6 @@ static inline void calls_expect_clean(const calls_job *job)
     }
 }
 
-/* ---- jobs of a few lines -------------------------------------------------------------------- */
-
-static inline void calls_judge_clean(calls_job *job)
-{
-    calls_judge(job);
-    calls_expect_clean(job);
-}
-
-static inline void calls_repeat(calls_job *job, int times, const char *calls)
-{
-    for (int i = 0; i < times; i++) {
-        calls_step(job, calls);
-    }
-}
-
-/* A job of steps and one more event, judged by one rule. */
-static inline void calls_expect_of_event(const char *event, const char *steps, const char *id,
-                                         ls_verdict_code code, const char *words)
-{
-    calls_job job;
-    calls_open(&job, 2);
-    calls_event(&job, -1, event);
-    calls_repeat(&job, 3, steps);
-    calls_end(&job, id, code, words);
-}
-
 /* A pass of a rank: its class of sampler, members in place of the usual ones, its indices. */
 typedef struct calls_drawing {
     const char *sampler, *members;
@@ -509,9 +483,5 @@ static inline void calls_judge_row(const calls_row *row, bool clean, const char 
     {                                             \
         calls_judge_row(&(rows)[_i], true, NULL); \
     }
-
-static const char calls_distributed[] = "DistributedSampler";
-
-#define ROWS(table) (int)(sizeof(table) / sizeof *(table))
 
 #endif

@@ -338,7 +338,7 @@ TEST(short_jobs_have_no_speed)
 {
     calls_job job;
     calls_open(&job, 1);
-    calls_repeat(&job, 2, "F S B K P Z");
+    calls_script(&job, "2x F S B K P Z");
     calls_judge(&job);
     cJSON *seen = ls_observe_summary_make(job.trace);
     ck_assert_ptr_null(cJSON_GetObjectItem(seen, "speed"));

@@ -146,90 +146,78 @@ CALLS_CLEAN_TEST(a_checkpoint_in_parts_passes, parts)
 #define DRAWN(epoch) "=DistributedSampler 40 20 0 2 3 \"sampler_epoch\":" epoch ","
 
 /* Events before the first step, a step, the sampler's epoch in the first pass. */
-static const calls_row
-    resumed[] =
-        {
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT
-                                                                                 "; " DRAWN("2"),
-             "checkpoint.resume", LS_PASS, "restored"},
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT
-                                                                                 "; " DRAWN("0"),
-             "checkpoint.resume", CALLS_HINT,
-             "set_epoch is not called with the epoch that the job goes on with"},
-            /* weights of another job, which begins anew */
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
-             "checkpoint.resume", LS_SKIP, ""},
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("0") "; " NEXT
-                                                                                "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT,
-             "optimizer.load_state_dict is not called | train.py:9"},
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
-            /* by an optimizer of another kind than the file's, on purpose; of the same kind */
-            {"!;" LOAD(WHOLE ",\"settings\":[[\"betas\"]]") "; " OF_MODEL "; " MOMENTUM(
-                 "0") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", LS_WEAK, "holds one of another kind"},
-            {"!;" LOAD(WHOLE ",\"settings\":[[\"momentum\"]]") "; " OF_MODEL "; " MOMENTUM(
-                 "0") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
-            /* weights of a training job to begin another one */
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
-             "checkpoint.resume", LS_SKIP, "nothing was saved"},
-            /* restored by other means: it has state */
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("3") "; " NEXT
-                                                                                "; " DRAWN("2"),
-             "checkpoint.resume", LS_SKIP, "nothing was saved"},
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("0") "; " NEXT
-                                                                                 "; " DRAWN("2"),
-             "checkpoint.resume", LS_FAIL,
-             "is not the one whose state was loaded: it was built afterwards | train.py:7"},
-            /* a package moves the state of a new optimizer, and another job begins with the weights
-             */
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " RESTORE(
-                 "\"what\":\"optimizer\",\"entries\":0") "; " MOMENTUM("0") "; " ANEW
-                                                                            "; " DRAWN("0"),
-             "checkpoint.resume", LS_SKIP, "nothing was saved"},
-            {"!;" LOAD("\"what\":{\"model\":[\"m\"],\"epoch\":[\"epoch\"]},\"numbers\":{\"epoch\":"
-                       "2}") "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT, "has no optimizer.state_dict()"},
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW
-                                                                                 "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT,
-             "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
-            {"!;" LOAD(WHOLE) "; " OF_SCHEDULE "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW
-                                                                                    "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT, "loaded: it was built afterwards | train.py:27"},
-            /* stepped up to where it was; as a new one would begin in another job */
-            {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM(
-                 "3") "; L{\"epoch\":1} L{\"epoch\":2} F{\"autocast\":null} b O Z "
-                      "L{\"epoch\":3}; " DRAWN("2"),
-             "checkpoint.resume", LS_PASS, ""},
-            {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE(
-                 "\"what\":\"model\",\"like\":0") "; " MOMENTUM("3") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", CALLS_HINT, "not the one that was loaded"},
-            {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE("\"what\":\"model\"") "; " MOMENTUM(
-                 "3") "; " NEXT "; " DRAWN("2"),
-             "checkpoint.resume", LS_PASS, ""},
-            {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":0,\"missing\":3,"
-                          "\"unexpected\":3") "; " ANEW "; " DRAWN("0"),
-             "checkpoint.resume", LS_FAIL, "strict=False"},
-            {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":1,\"missing\":2,"
-                          "\"unexpected\":2,\"renamed\":2") "; " ANEW "; " DRAWN("0"),
-             "checkpoint.resume", LS_FAIL, "another prefix"},
-            /* a new head; a part of another model's file */
-            {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":2,\"missing\":1,"
-                          "\"unexpected\":1") "; " ANEW "; " DRAWN("0"),
-             "checkpoint.resume", LS_SKIP, ""},
-            {"!;" LOAD(WHOLE) "; " RESTORE(
-                 "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":3") "; " ANEW
-                                                                                      "; " DRAWN(
-                                                                                          "0"),
-             "checkpoint.resume", CALLS_HINT, "no name of the file fits"},
-            {"!;" LOAD(WHOLE) "; " RESTORE(
-                 "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":1") "; " ANEW
-                                                                                      "; " DRAWN(
-                                                                                          "0"),
-             "checkpoint.resume", LS_SKIP, ""},
+static const calls_row resumed[] = {
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_PASS, "restored"},
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN("0"),
+     "checkpoint.resume", CALLS_HINT,
+     "set_epoch is not called with the epoch that the job goes on with"},
+    /* weights of another job, which begins anew */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_SKIP, ""},
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "optimizer.load_state_dict is not called | train.py:9"},
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
+    /* by an optimizer of another kind than the file's, on purpose; of the same kind */
+    {"!;" LOAD(WHOLE ",\"settings\":[[\"betas\"]]") "; " OF_MODEL
+                                                    "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_WEAK, "holds one of another kind"},
+    {"!;" LOAD(WHOLE ",\"settings\":[[\"momentum\"]]") "; " OF_MODEL
+                                                       "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
+    /* weights of a training job to begin another one */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_SKIP, "nothing was saved"},
+    /* restored by other means: it has state */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("3") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_SKIP, "nothing was saved"},
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_FAIL,
+     "is not the one whose state was loaded: it was built afterwards | train.py:7"},
+    /* a package moves the state of a new optimizer, and another job begins with the weights
+     */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " RESTORE(
+         "\"what\":\"optimizer\",\"entries\":0") "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_SKIP, "nothing was saved"},
+    {"!;" LOAD("\"what\":{\"model\":[\"m\"],\"epoch\":[\"epoch\"]},\"numbers\":{\"epoch\":"
+               "2}") "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "has no optimizer.state_dict()"},
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT,
+     "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
+    {"!;" LOAD(WHOLE) "; " OF_SCHEDULE "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW
+                                                                            "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "loaded: it was built afterwards | train.py:27"},
+    /* stepped up to where it was; as a new one would begin in another job */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM(
+         "3") "; L{\"epoch\":1} L{\"epoch\":2} F{\"autocast\":null} b O Z "
+              "L{\"epoch\":3}; " DRAWN("2"),
+     "checkpoint.resume", LS_PASS, ""},
+    {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE("\"what\":\"model\",\"like\":0") "; " MOMENTUM(
+         "3") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", CALLS_HINT, "not the one that was loaded"},
+    {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE("\"what\":\"model\"") "; " MOMENTUM(
+         "3") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_PASS, ""},
+    {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":0,\"missing\":3,"
+                  "\"unexpected\":3") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_FAIL, "strict=False"},
+    {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":1,\"missing\":2,"
+                  "\"unexpected\":2,\"renamed\":2") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_FAIL, "another prefix"},
+    /* a new head; a part of another model's file */
+    {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":2,\"missing\":1,"
+                  "\"unexpected\":1") "; " ANEW "; " DRAWN("0"),
+     "checkpoint.resume", LS_SKIP, ""},
+    {"!;" LOAD(WHOLE) "; " RESTORE(
+         "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":3") "; " ANEW
+                                                                              "; " DRAWN("0"),
+     "checkpoint.resume", CALLS_HINT, "no name of the file fits"},
+    {"!;" LOAD(WHOLE) "; " RESTORE(
+         "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":1") "; " ANEW
+                                                                              "; " DRAWN("0"),
+     "checkpoint.resume", LS_SKIP, ""},
 };
 
 CALLS_TEST(jobs_that_go_on_are_judged, resumed)

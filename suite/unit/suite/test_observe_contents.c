@@ -37,100 +37,72 @@ static void write_pass(calls_job *job, int rank, const reading *r)
 
 enum { PASSES = 3 };
 
+#define RANK(...)   \
+    {               \
+        __VA_ARGS__ \
+    }
+#define TRAIN(length, first, stride, count, index)               \
+    {                                                            \
+        true, "train.py:18", length, first, stride, count, index \
+    }
+#define VAL(length, first, stride, count, index)               \
+    {                                                          \
+        false, "val.py:4", length, first, stride, count, index \
+    }
+#define STREAM(first, stride, count) TRAIN(-1, first, stride, count, -1)
+
+/* Passes of rank 0 and of rank 1. */
 static const struct {
-    const char *name;
     reading zero[PASSES], one[PASSES];
     const char *id;
     ls_verdict_code code;
     const char *words;
 } jobs[] = {
-    {"the ranks divide one order",
-     {{true, "train.py:18", 200, 0, 2, 100, 0}},
-     {{true, "train.py:18", 200, 1, 2, 100, 1}},
-     "data.disjoint",
-     LS_PASS,
+    /* the ranks divide one order */
+    {RANK(TRAIN(200, 0, 2, 100, 0)), RANK(TRAIN(200, 1, 2, 100, 1)), "data.disjoint", LS_PASS,
      "disjoint"},
-    {"each rank has an order of its own",
-     {{true, "train.py:18", 200, 0, 2, 100, 0}},
-     {{true, "train.py:18", 200, 50, 1, 100, 1}},
-     "data.disjoint",
-     LS_FAIL,
+    /* each rank has an order of its own */
+    {RANK(TRAIN(200, 0, 2, 100, 0)), RANK(TRAIN(200, 50, 1, 100, 1)), "data.disjoint", LS_FAIL,
      "not in the same order"},
-    {"samples come several times, on one rank as on two",
-     {{true, "train.py:18", 200, 0, 0, 50, 0}, {true, "train.py:18", 200, 0, 0, 50, 0}},
-     {{true, "train.py:18", 200, 0, 0, 50, 1}, {true, "train.py:18", 200, 0, 0, 50, 1}},
-     "data.disjoint",
-     LS_PASS,
+    /* samples come several times, on one rank as on two */
+    {RANK(TRAIN(200, 0, 0, 50, 0), TRAIN(200, 0, 0, 50, 0)),
+     RANK(TRAIN(200, 0, 0, 50, 1), TRAIN(200, 0, 0, 50, 1)), "data.disjoint", LS_PASS, "disjoint"},
+    /* the last batches are filled up with samples of the first ones; eight are rank 0's */
+    {RANK(TRAIN(72, 0, 1, 40, 0)), RANK(TRAIN(72, 32, 1, 40, 1)), "data.disjoint", LS_PASS,
      "disjoint"},
-    {"the last batches are filled up with samples of the first ones",
-     {{true, "train.py:18", 72, 0, 1, 40, 0}},
-     {{true, "train.py:18", 72, 32, 1, 40, 1}}, /* eight are rank 0's */
-     "data.disjoint",
-     LS_PASS,
-     "disjoint"},
-    {"a stream that is not split",
-     {{true, "train.py:18", -1, 0, 1, 100, -1}},
-     {{true, "train.py:18", -1, 20, 1, 100, -1}},
-     "data.disjoint",
-     LS_WEAK, /* batches differ: each rank may draw from all of it */
-     "same stream"},
-    {"a stream that is split",
-     {{true, "train.py:18", -1, 0, 2, 100, -1}},
-     {{true, "train.py:18", -1, 1, 2, 100, -1}},
-     "data.disjoint",
-     LS_SKIP,
-     "no indices"},
-    {"a split of each rank's own",
-     {{true, "train.py:18", 160, 0, 1, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
-     {{true, "train.py:18", 160, 80, 1, 80, 1}, {false, "val.py:4", 40, 20, 1, 40, 1}},
-     "data.held_out",
-     LS_FAIL,
+    /* a stream that is not split; batches differ: each rank may draw from all of it */
+    {RANK(STREAM(0, 1, 100)), RANK(STREAM(20, 1, 100)), "data.disjoint", LS_WEAK, "same stream"},
+    /* a stream that is split */
+    {RANK(STREAM(0, 2, 100)), RANK(STREAM(1, 2, 100)), "data.disjoint", LS_SKIP, "no indices"},
+    /* a split of each rank's own */
+    {RANK(TRAIN(160, 0, 1, 80, 0), VAL(40, 160, 1, 40, 0)),
+     RANK(TRAIN(160, 80, 1, 80, 1), VAL(40, 20, 1, 40, 1)), "data.held_out", LS_FAIL,
      "split differently"},
-    {"a split of each rank's own, where it is drawn",
-     {{true, "train.py:18", 160, 0, 1, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
-     {{true, "train.py:18", 160, 80, 1, 80, 1}, {false, "val.py:4", 40, 20, 1, 40, 1}},
-     "data.held_out",
-     LS_FAIL,
-     "split.py:3"},
-    {"one split",
-     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 40, 160, 1, 40, 0}},
-     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 40, 160, 1, 40, 1}},
-     "data.held_out",
-     LS_PASS,
+    /* a split of each rank's own, where it is drawn */
+    {RANK(TRAIN(160, 0, 1, 80, 0), VAL(40, 160, 1, 40, 0)),
+     RANK(TRAIN(160, 80, 1, 80, 1), VAL(40, 20, 1, 40, 1)), "data.held_out", LS_FAIL, "split.py:3"},
+    /* one split */
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 160, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 160, 1, 40, 1)), "data.held_out", LS_PASS,
      "not trained on"},
-    {"a few duplicates",
-     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 40, 158, 1, 40, 0}},
-     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 40, 158, 1, 40, 1}},
-     "data.held_out",
-     LS_PASS,
+    /* a few duplicates */
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 158, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 158, 1, 40, 1)), "data.held_out", LS_PASS,
      "not trained on"},
-    {"a training score",
-     {{true, "train.py:18", 160, 0, 2, 80, 0}, {false, "val.py:4", 160, 0, 2, 80, 0}},
-     {{true, "train.py:18", 160, 1, 2, 80, 1}, {false, "val.py:4", 160, 1, 2, 80, 1}},
-     "data.held_out",
-     LS_WEAK,
+    /* a training score */
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(160, 0, 2, 80, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(160, 1, 2, 80, 1)), "data.held_out", LS_WEAK,
      "training score"},
-    {"half of the data trained on so far",
-     {{true, "train.py:18", 160, 0, 1, 40, 0}, {false, "val.py:4", 150, 0, 1, 80, 0}},
-     {{true, "train.py:18", 160, 40, 1, 40, 1}, {false, "val.py:4", 150, 80, 1, 80, 1}},
-     "data.held_out",
-     LS_WEAK,
+    /* half of the data trained on so far */
+    {RANK(TRAIN(160, 0, 1, 40, 0), VAL(150, 0, 1, 80, 0)),
+     RANK(TRAIN(160, 40, 1, 40, 1), VAL(150, 80, 1, 80, 1)), "data.held_out", LS_WEAK,
      "training score"},
-    {"pictures that change from pass to pass",
-     {{true, "train.py:18", 160, 0, 2, 80, 0},
-      {true, "train.py:18", 160, 1000, 2, 80, 0},
-      {false, "val.py:4", 40, 160, 1, 40, 0}},
-     {{true, "train.py:18", 160, 1, 2, 80, 1},
-      {true, "train.py:18", 160, 1001, 2, 80, 1},
-      {false, "val.py:4", 40, 160, 1, 40, 1}},
-     "data.held_out",
-     LS_UNSUPPORTED,
-     "from pass to pass"},
-    {"no validation",
-     {{true, "train.py:18", 160, 0, 2, 80, 0}},
-     {{true, "train.py:18", 160, 1, 2, 80, 1}},
-     "data.held_out",
-     LS_SKIP,
+    /* pictures that change from pass to pass */
+    {RANK(TRAIN(160, 0, 2, 80, 0), TRAIN(160, 1000, 2, 80, 0), VAL(40, 160, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), TRAIN(160, 1001, 2, 80, 1), VAL(40, 160, 1, 40, 1)),
+     "data.held_out", LS_UNSUPPORTED, "from pass to pass"},
+    /* no validation */
+    {RANK(TRAIN(160, 0, 2, 80, 0)), RANK(TRAIN(160, 1, 2, 80, 1)), "data.held_out", LS_SKIP,
      "no pass"},
 };
 
@@ -138,9 +110,7 @@ ROWS_TEST(contents_are_judged, jobs)
 {
     calls_job job;
     calls_open(&job, 2);
-    for (int i = 0; i < 4; i++) {
-        calls_step(&job, "F S B K P Z");
-    }
+    calls_script(&job, "4x F S B K P Z");
     for (int i = 0; i < PASSES && jobs[_i].zero[i].at != NULL; i++) {
         write_pass(&job, 0, &jobs[_i].zero[i]);
         write_pass(&job, 1, &jobs[_i].one[i]);
@@ -183,9 +153,8 @@ ROWS_TEST(validations_are_judged, validations)
 {
     calls_job job;
     calls_open(&job, 2);
-    for (int i = 0; i < 8; i++) {
-        calls_step(&job, i < 7 ? "F S B K P Z" : validations[_i].calls);
-    }
+    calls_script(&job, "7x F S B K P Z");
+    calls_step(&job, validations[_i].calls);
     for (int k = 0; k < 2; k++) {
         LS_TEXT(line, 600,
                 "{\"event\":\"data\",\"loader\":1,\"pass\":0,\"at\":\"%s\",\"sampler\":"
@@ -200,34 +169,23 @@ ROWS_TEST(validations_are_judged, validations)
 }
 
 /* Both ranks get the same batches of a stream, or each its own. */
-LOOP_TEST(streams_are_split, 3)
-{
-    static const char *const same[] = {"F{\"input\":\"11\"} S B K P Z",
-                                       "F{\"input\":\"22\"} S B K P Z"};
-    calls_job job;
-    calls_open(&job, 2);
-    for (int i = 0; i < 4; i++) {
-        calls_step(&job, _i == 0 ? same[i % 2] : "F S B K P Z");
-    }
-    for (int k = 0; k < 2; k++) {
-        LS_TEXT(line, 600,
-                "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"train.py:18\",\"batch\":4,"
-                "\"built\":\"train.py:12\",\"count\":0,\"given\":%d,\"indices\":false,"
-                "\"trained\":true,\"steps\":[1,4]}",
-                _i == 2 ? 0 : 4);
-        calls_event(&job, k, line);
-    }
-    calls_judge(&job);
-    if (_i == 0) {
-        calls_expect(&job, "data.distinct", LS_FAIL, "the same stream");
-        calls_expect(&job, "data.distinct", LS_FAIL, "train.py:12");
-    } else {
-        calls_expect(&job, "data.distinct", LS_PASS, "inputs differ");
-    }
+#define OF_STREAM(steps, given)                                                             \
+    steps "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"train.py:18\",\"batch\":4," \
+          "\"built\":\"train.py:12\",\"count\":0,\"given\":" given                          \
+          ",\"indices\":false,\"trained\":true,\"steps\":[1,4]}"
+#define SAME "2x (F{\"input\":\"11\"} S B K P Z; F{\"input\":\"22\"} S B K P Z);"
+#define OWN "4x F S B K P Z;"
+
+static const calls_row streams[] = {
+    {OF_STREAM(SAME, "4"), "data.distinct", LS_FAIL, "the same stream .. train.py:12"},
+    {OF_STREAM(SAME, "4"), "data.disjoint", LS_SKIP, "no indices"},
+    {OF_STREAM(OWN, "4"), "data.distinct", LS_PASS, "inputs differ"},
+    {OF_STREAM(OWN, "4"), "data.disjoint", LS_SKIP, "no indices"},
+    {OF_STREAM(OWN, "0"), "data.distinct", LS_PASS, "inputs differ"},
     /* a pass of which no batch came while others trained is none of theirs */
-    calls_expect(&job, "data.disjoint", _i == 2 ? LS_UNSUPPORTED : LS_SKIP,
-                 _i == 2 ? "no pass over" : "no indices");
-    calls_close(&job);
-}
+    {OF_STREAM(OWN, "0"), "data.disjoint", LS_UNSUPPORTED, "no pass over"},
+};
+
+CALLS_TEST(streams_are_split, streams)
 
 TEST_MAIN("observe_contents", .timeout_s = 120)
