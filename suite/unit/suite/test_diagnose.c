@@ -30,17 +30,6 @@ typedef struct scene {
     ls_oracle_result right;
 } scene;
 
-static ls_status step_of(scene *s, int stat_ranks, const double *param, ls_oracle_result *out)
-{
-    ls_oracle_step step = s->e.step;
-    step.stat_ranks = stat_ranks;
-    step.param = param;
-    ls_oracle_mode mode = {.rank_grads = true,
-                           .keep_branches = s->right.grad == NULL,
-                           .forced = s->right.grad == NULL ? NULL : &s->right.branches};
-    return ls_oracle_run(&step, &mode, out);
-}
-
 /* A dump that holds the momentum buffer and lr, for the models that read them. */
 static void write_moment(scene *s)
 {
@@ -168,7 +157,8 @@ static scene *make(int stat_ranks)
                                  .loss_scale = 128,
                                  .predivide = 1};
     write_moment(s);
-    ck_assert_int_eq(step_of(s, stat_ranks, s->e.param, &s->right), LS_OK);
+    const ls_oracle_mode mode = {.rank_grads = true, .keep_branches = true};
+    ck_assert_int_eq(ls_oracle_run(&s->e.step, &mode, &s->right), LS_OK);
     memcpy(s->e.grad, s->right.grad, (size_t)elements * sizeof(double));
     return s;
 }
@@ -187,6 +177,32 @@ static void drop(scene *s)
     free(s->moment);
     free(s->noise);
     free(s);
+}
+
+/* The gradient is that of another step. */
+static void take(scene *s, const ls_oracle_step *step, const ls_oracle_mode *mode)
+{
+    ls_oracle_result other;
+    ck_assert_int_eq(ls_oracle_run(step, mode, &other), LS_OK);
+    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
+    ls_oracle_free(step->net, &other);
+}
+
+/* The same step with batch norms over other ranks, and other weights. */
+static void take_of(scene *s, int stat_ranks, const double *param)
+{
+    ls_oracle_step step = s->e.step;
+    step.stat_ranks = stat_ranks;
+    step.param = param;
+    take(s, &step, &(ls_oracle_mode){.rank_grads = true, .forced = &s->right.branches});
+}
+
+/* So much of other values is added to the gradient. */
+static void add(scene *s, double share, const double *values)
+{
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] += share * values[i];
+    }
 }
 
 /* Adds rounding noise of a correct subject to what the test planted, and asks for the cause. */
@@ -285,23 +301,21 @@ TEST(fits_have_one_solution)
 
 TEST(ranks_are_named)
 {
-    scene *s = make(1);
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] = s->right.rank_grad[s->e.net.elements + i];
+    static const struct {
+        double zero, one;
+        const char *words;
+    } row[] = {{0, 1, "1.000 x rank 1's (residual"},
+               {0.75, 0.25, "unequal weights"},
+               /* the other rank's share arrives after unscaling */
+               {0.5, 64, "after unscaling: the reduction was not awaited"}};
+    for (int i = 0; i < 3; i++) {
+        scene *s = make(1);
+        for (int64_t k = 0; k < s->e.net.elements; k++) {
+            s->e.grad[k] = row[i].zero * s->right.rank_grad[k] +
+                           row[i].one * (double)s->right.rank_grad[s->e.net.elements + k];
+        }
+        EXPECT(s, row[i].words);
     }
-    EXPECT(s, "1.000 x rank 1's (residual");
-    s = make(1);
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] =
-            0.75 * s->right.rank_grad[i] + 0.25 * (double)s->right.rank_grad[s->e.net.elements + i];
-    }
-    EXPECT(s, "unequal weights");
-    s = make(1); /* the other rank's share arrives after unscaling */
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] =
-            0.5 * s->right.rank_grad[i] + 64 * (double)s->right.rank_grad[s->e.net.elements + i];
-    }
-    EXPECT(s, "after unscaling: the reduction was not awaited");
 }
 
 /* Elements that a race left: one rank's own, one rank's share, nothing; the others are right. */
@@ -339,14 +353,10 @@ TEST(races_are_named)
 TEST(what_does_not_belong_is_named)
 {
     scene *s = make(1);
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] += s->moment[i];
-    }
+    add(s, 1, s->moment);
     EXPECT(s, "an earlier gradient was not cleared");
     s = make(1);
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] += 0.01 * s->e.param[i];
-    }
+    add(s, 0.01, s->e.param);
     EXPECT(s, "0.01 x the weights: weight decay");
 }
 
@@ -470,24 +480,17 @@ ROWS_TEST(places_have_names, place_rows)
 TEST(another_step_is_named)
 {
     scene *s = make(WORLD);
-    ls_oracle_result other;
-    ck_assert_int_eq(step_of(s, 1, s->e.param, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take_of(s, 1, s->e.param);
     EXPECT(s, "SyncBN was not in use");
     s = make(1);
-    ck_assert_int_eq(step_of(s, WORLD, s->e.param, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take_of(s, WORLD, s->e.param);
     EXPECT(s, "SyncBN was not requested");
     s = make(1);
     double *before = malloc((size_t)s->e.net.elements * sizeof *before);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
         before[i] = s->e.param[i] + 0.5 * s->moment[i];
     }
-    ck_assert_int_eq(step_of(s, 1, before, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take_of(s, 1, before);
     free(before);
     EXPECT(s, "the weights of the step before");
 }
@@ -509,10 +512,7 @@ LOOP_TEST(batch_norms_are_named, 8)
         {LS_NORM_OWN_MOMENTS_COUNT, WORLD, "own moments, backward by sums of all ranks over"}};
     scene *s = make(row[_i].stat_ranks);
     ls_oracle_mode mode = {.forced = &s->right.branches, .norm = row[_i].form};
-    ls_oracle_result other;
-    ck_assert_int_eq(ls_oracle_run(&s->e.step, &mode, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take(s, &s->e.step, &mode);
     EXPECT(s, row[_i].words);
 }
 
@@ -527,10 +527,7 @@ TEST(shortcuts_are_named)
     ls_oracle_step step = s->e.step;
     step.net = net;
     ls_oracle_mode mode = {.forced = &s->right.branches};
-    ls_oracle_result other;
-    ck_assert_int_eq(ls_oracle_run(&step, &mode, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)net->elements * sizeof(double));
-    ls_oracle_free(net, &other);
+    take(s, &step, &mode);
     free(net);
     EXPECT(s, "shortcuts that take the odd pixels");
 }
@@ -558,10 +555,7 @@ TEST(the_step_before_is_named)
             cast[i] = norm ? s->e.param[i] : (double)(float)former_param(s, i);
         }
     }
-    ls_oracle_result other;
-    ck_assert_int_eq(step_of(s, 1, cast, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take_of(s, 1, cast);
     free(cast);
     ask(s, text, sizeof text);
     ck_assert_msg(strstr(text, "their cast copies are stale") != NULL, "%s", text);
@@ -608,10 +602,7 @@ TEST(fewer_bits_are_named)
     ls_oracle_step step = s->e.step;
     step.level = 1;
     ls_oracle_mode mode = {.ideal = true, .noise_seed = 3, .forced = &s->right.branches};
-    ls_oracle_result other;
-    ck_assert_int_eq(ls_oracle_run(&step, &mode, &other), LS_OK);
-    memcpy(s->e.grad, other.grad, (size_t)s->e.net.elements * sizeof(double));
-    ls_oracle_free(&s->e.net, &other);
+    take(s, &step, &mode);
     EXPECT(s, "10 bits (fp16, TF32)");
 }
 
