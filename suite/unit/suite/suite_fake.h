@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/suite.h"
 
@@ -31,6 +33,26 @@ static inline FILE *fake_open(const char *folder, const char *name)
     FILE *file = fopen(path, "w");
     LS_ASSERT(file != NULL);
     return file;
+}
+
+/* Runs the line in the folder, where $B is this build, which PATH begins with. `said` gets what it
+ * prints, which is in `log`; returns its exit code, or -1. */
+static inline int fake_shell(const char *folder, const char *line, char **said)
+{
+    char build[1024], command[5000];
+    ls_path_program(build, sizeof build);
+    char *slash = strrchr(build, '/'); /* this program lies in build/unit */
+    LS_ASSERT(slash != NULL);
+    *slash = '\0';
+    ls_text_put(command, sizeof command,
+                "cd '%s' && export B='%s' LC_ALL=C && export PATH=\"$B:$PATH\" && { %s\n} >log "
+                "2>&1 </dev/null",
+                folder, build, line);
+    int status = system(command);
+    LS_TEXT(path, 800, "%s/log", folder);
+    *said = ls_text_read(path);
+    LS_ASSERT(*said != NULL);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 static inline void fake_rank(const char *folder, int rank, const fake_step *step, int count)

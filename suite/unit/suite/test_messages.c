@@ -183,7 +183,7 @@ static const struct wrong {
 ROWS_TEST(bad_input_is_one_line, wrongs)
 {
     const struct wrong *w = &wrongs[_i];
-    char folder[64], program[1024], command[2400], path[128], wanted[600] = "";
+    char folder[64], path[128], wanted[600] = "", *said;
     fake_folder(folder, sizeof folder);
     FILE *file = fake_open(folder, "file");
     fprintf(file, "x\n");
@@ -195,22 +195,15 @@ ROWS_TEST(bad_input_is_one_line, wrongs)
     ck_assert_int_eq(mkdir(path, 0755), 0);
     ls_text_put(path, sizeof path, "%s/fifo", folder);
     ck_assert_int_eq(mkfifo(path, 0644), 0);
-    ls_path_program(program, sizeof program);
-    ls_text_put(command, sizeof command,
-                "cd %s && PATH=%s/..:$PATH && export LC_ALL=C && %s >output 2>messages </dev/null",
-                folder, program, w->command);
-    int status = system(command);
-    ls_text_put(path, sizeof path, "%s/messages", folder);
-    char *said = ls_text_read(path);
-    ck_assert_ptr_nonnull(said);
+    LS_TEXT(line, 2400, "%s >output", w->command);
+    int ended = fake_shell(folder, line, &said);
     const char *message = strstr(said, ": error: ");
     const char *here = strstr(w->message, "$PWD");
     ls_text_put(wanted, sizeof wanted, ": error: %.*s%s%s\n",
                 here == NULL ? (int)strlen(w->message) : (int)(here - w->message), w->message,
                 here == NULL ? "" : folder, here == NULL ? "" : here + 4);
     int code = w->code == 0 ? LS_ERR_USAGE : w->code;
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == code, "%s: status %x: %s", w->command,
-                  (unsigned)status, said);
+    ck_assert_msg(ended == code, "%s: code %d: %s", w->command, ended, said);
     ck_assert_msg(message != NULL && strcmp(message, wanted) == 0, "%s says '%s', expected '%s'",
                   w->command, said, wanted);
     ck_assert_msg(strchr(said, '\n') == said + strlen(said) - 1, "%s: more than a line: %s",
@@ -414,19 +407,18 @@ TEST(explain_names_the_products)
  */
 TEST(bench_takes_the_classes_of_its_data)
 {
-    char folder[64], program[1024], command[2400];
+    char folder[64], *said;
     fake_folder(folder, sizeof folder);
-    ls_path_program(program, sizeof program);
-    ls_text_put(command, sizeof command,
-                "cd %s && PATH=%s/..:$PATH && lockstep data make three --images 8 >/dev/null && "
-                "rm -r $(ls -d three/*/ | tail -n +4) && export LS_SYSFS=/none && "
-                "R=\"ARCH=resnet8 BATCH=1 NGPUS=2 PROFILE=smoke DATA=three\" && "
-                "lockstep bench DRYRUN=1 $R | grep -q '; pictures of 3 classes$' && "
-                "lockstep jobs $R | grep -e '--data=[^ ]*/three' -e /batches/ >lines && "
-                "[ $(wc -l <lines) -ge 5 ] && ! grep -v -e '--num-classes=3 ' lines",
-                folder, program);
-    int status = system(command);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
+    int code = fake_shell(folder,
+                          "lockstep data make three --images 8 >/dev/null && "
+                          "rm -r $(ls -d three/*/ | tail -n +4) && export LS_SYSFS=/none && "
+                          "R=\"ARCH=resnet8 BATCH=1 NGPUS=2 PROFILE=smoke DATA=three\" && "
+                          "lockstep bench DRYRUN=1 $R | grep -q '; pictures of 3 classes$' && "
+                          "lockstep jobs $R | grep -e '--data=[^ ]*/three' -e /batches/ >lines && "
+                          "[ $(wc -l <lines) -ge 5 ] && ! grep -v -e '--num-classes=3 ' lines",
+                          &said);
+    ck_assert_msg(code == 0, "%d: %s", code, said);
+    free(said);
     ls_path_remove_tree(folder);
 }
 
@@ -442,24 +434,16 @@ LOOP_TEST(no_loopback_is_one_line, 3)
     static const char line[] =
         ": error: ranks on this machine cannot meet: 127.0.0.1: Network is unreachable; `ip link "
         "set lo up` turns the loopback on\n";
-    char folder[64], program[1024], command[2400], path[128];
+    char folder[64], *said;
     if (system("unshare -rn true 2>/dev/null") != 0) {
         return; /* this machine allows no name spaces */
     }
     fake_folder(folder, sizeof folder);
-    ls_path_program(program, sizeof program);
-    ls_text_put(command, sizeof command,
-                "cd %s && PATH=%s/..:$PATH && export LC_ALL=C && unshare -rn timeout 3 %s "
-                ">output 2>messages </dev/null",
-                folder, program, commands[_i]);
-    int status = system(command);
-    ls_text_put(path, sizeof path, "%s/messages", folder);
-    char *said = ls_text_read(path);
-    ck_assert_ptr_nonnull(said);
+    LS_TEXT(command, 400, "unshare -rn timeout 3 %s >output", commands[_i]);
+    int code = fake_shell(folder, command, &said);
     const char *message = strstr(said, ": error: ");
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == LS_ERR_INFRA && message != NULL &&
-                      strcmp(message, line) == 0,
-                  "%s: status %x: %s", commands[_i], (unsigned)status, said);
+    ck_assert_msg(code == LS_ERR_INFRA && message != NULL && strcmp(message, line) == 0,
+                  "%s: code %d: %s", commands[_i], code, said);
     free(said);
     ls_path_remove_tree(folder);
 }

@@ -504,22 +504,16 @@ ROWS_TEST(what_is_left_out_does_not_pass, omission)
 /* The program itself: no case is no success. */
 TEST(zero_cases_are_exit_code_1)
 {
-    char folder[64], program[1024], command[1400];
+    char folder[64], *log;
     fake_folder(folder, sizeof folder);
-    ls_path_program(program, sizeof program);
-    FILE *file = fake_open(folder, "none.txt");
-    fprintf(file, "# nothing\n");
-    fclose(file);
     static const char *const arguments[] = {"--case launch.kill.rank1 --shard 2/2",
-                                            "--list-file %s/none.txt"};
+                                            "--list-file none.txt"};
     for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
-        char given[200];
-        ls_text_put(given, sizeof given, arguments[i], folder);
-        ls_text_put(command, sizeof command,
-                    "%s/../lockstep conform --device cpu --out %s/run%d %s > %s/log 2>&1", program,
-                    folder, (int)i, given, folder);
-        int status = system(command);
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "'%s': %d", command, status);
+        LS_TEXT(line, 300,
+                "echo '# nothing' >none.txt; lockstep conform --device cpu --out run%zu %s", i,
+                arguments[i]);
+        ck_assert_int_eq(fake_shell(folder, line, &log), 1);
+        free(log);
     }
     ls_path_remove_tree(folder);
 }
@@ -540,26 +534,23 @@ TEST(bad_manners_are_not_wrong_training)
         {"--case subject.usage.lr-word", 0, "1 of 1"},
         {"--case subject.form.quiet --gate manners", 0, ""},
     };
-    char folder[64], program[1024], text[1400];
+    char folder[64], *log;
     fake_folder(folder, sizeof folder);
-    ls_path_program(program, sizeof program);
     FILE *file = fake_open(folder, "trainer.sh");
-    fprintf(file,
-            "for a; do shift; [ \"$a\" = --no-such-option=1 ] || set -- \"$@\" \"$a\"; done\n"
-            "exec %s/../lockstep-train \"$@\"\n",
-            program);
+    fprintf(file, "for a; do shift; [ \"$a\" = --no-such-option=1 ] || set -- \"$@\" \"$a\"; "
+                  "done\nexec $B/lockstep-train \"$@\"\n");
     fclose(file);
+    LS_TEXT(path, 100, "%s/run/summary.json", folder);
     for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
-        ls_text_put(text, sizeof text,
-                    "%s/../lockstep conform --device cpu --claim torch-ddp-fp32 --subject 'sh "
-                    "%s/trainer.sh' --out %s/run %s >%s/log 2>&1",
-                    program, folder, folder, run[i].arguments, folder);
-        int status = system(text);
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == run[i].code, "'%s': %d",
-                      run[i].arguments, status);
-        ls_text_put(text, sizeof text, "%s/run/summary.json", folder);
+        LS_TEXT(line, 400,
+                "lockstep conform --device cpu --claim torch-ddp-fp32 --subject \"sh "
+                "$PWD/trainer.sh\" --out run %s",
+                run[i].arguments);
+        ck_assert_msg(fake_shell(folder, line, &log) == run[i].code, "'%s': %s", run[i].arguments,
+                      log);
+        free(log);
         cJSON *summary = NULL;
-        ck_assert_int_eq(ls_json_read_file(text, &summary), LS_OK);
+        ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
         const cJSON *headline = cJSON_GetObjectItem(summary, "headline");
         ck_assert_str_eq(ls_json_string(cJSON_GetObjectItem(headline, "manners"), "value", ""),
                          run[i].manners);
@@ -619,23 +610,6 @@ static const struct lack {
 };
 enum { LACKS = sizeof lacks / sizeof *lacks };
 
-/* Runs the line in that folder, where $B is this build; its output is in `log`. */
-static int run(const char *folder, const char *line, char **log)
-{
-    char program[1024], command[2600], path[200];
-    ls_path_program(program, sizeof program);
-    char *slash = strrchr(program, '/'); /* this program lies in build/unit */
-    ck_assert_ptr_nonnull(slash);
-    *slash = '\0';
-    ls_text_put(command, sizeof command, "cd '%s' && B='%s' && export B && { %s\n} >log 2>&1",
-                folder, program, line);
-    int status = system(command);
-    ls_text_put(path, sizeof path, "%s/log", folder);
-    *log = ls_text_read(path);
-    ck_assert_ptr_nonnull(*log);
-    return status < 0 || status % 256 != 0 ? -1 : status / 256;
-}
-
 static void fits(const char *log)
 {
     for (const char *line = log; *line != '\0'; line += strcspn(line, "\n") + 1) {
@@ -661,7 +635,7 @@ LOOP_TEST(a_lack_is_named_with_what_it_costs, LACKS)
     ls_text_put(line, sizeof line,
                 "\"$B/lockstep\" subject-check --claim %s --device cpu -- sh %s/trainer.sh",
                 l->claim, folder);
-    int code = run(folder, line, &log);
+    int code = fake_shell(folder, line, &log);
     ck_assert_msg(code == l->code, "code %d: %s", code, log);
     for (int i = 0; i < 3; i++) {
         ck_assert_msg(strstr(log, l->says[i]) != NULL, "'%s' is not in: %s", l->says[i], log);
@@ -689,7 +663,7 @@ TEST(usage_errors_and_missing_programs_differ)
         fake_folder(folder, sizeof folder);
         ls_text_put(line, sizeof line, "mkdir jobs; \"$B/lockstep\" subject-check %s",
                     bad[i].arguments);
-        int code = run(folder, line, &log);
+        int code = fake_shell(folder, line, &log);
         ck_assert_msg(code == bad[i].code, "%s: code %d: %s", bad[i].arguments, code, log);
         ck_assert_msg(strstr(log, bad[i].says) != NULL, "%s: %s", bad[i].arguments, log);
         free(log);
