@@ -7,6 +7,7 @@
 #include "harness/run/matrix_bench.h"
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
+#include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 
 static ls_matrix_bench usual(int ranks, ls_profile profile)
@@ -288,11 +289,8 @@ TEST(timed_jobs_of_ours_are_audited_each_in_other_steps)
 /* One line for each job: role, level, bucket, world, nodes (real ones with an r), threads, warm-up
  * and timed steps, batch, learning rate, scale, dumps (followed with an f, on resident batches with
  * an r, engines chosen by time with an e), sweeps, further options. */
-static char *plan_text(const ls_matrix *matrix)
+static void print_plan(FILE *to, const ls_matrix *matrix)
 {
-    char *text = NULL;
-    size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
     for (int i = 0; i < matrix->count; i++) {
         const ls_spec *s = &matrix->spec[i];
         fprintf(to, "%.5s O%d %g w%d n%d%s t%d %d+%d x%d %g %s %s%s%s%s %u %s%s\n",
@@ -303,236 +301,98 @@ static char *plan_text(const ls_matrix *matrix)
                 s->resident > 0 ? "r" : "", s->engines ? "e" : "", s->sweep, s->extra,
                 s->repeat > 0 ? " again" : "");
     }
-    fclose(to);
-    return text;
 }
 
-static const struct {
-    ls_profile profile;
-    int ranks, hosts, sim_nodes, gpus, cores, steps, buckets, batch;
-    bool device;
-    const char *plan;
-} plans[] = {
-    {LS_PROFILE_SMOKE, 4, 0, 2, 0, 2, 0, 4, 8, false,
-     "throu O0 25 w4 n1 t1 1+5 x8 0.01 - 1 1 \n"
-     "throu O2 25 w1 n1 t1 1+13 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "throu O2 25 w4 n1 t1 1+5 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
-    {LS_PROFILE_QUICK, 6, 0, 2, 0, 2, 0, 4, 8, false,
-     "throu O0 25 w6 n1 t1 2+11 x8 0.01 - 1 1 \n"
-     "throu O1 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w6 n1 t1 2+11 x8 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w6 n1 t1 2+11 x8 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O3 25 w6 n1 t1 2+11 x8 0.01 128 1f 1 --dump-ranks=branches\n"
-     "throu O2 1 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 5 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 0 w6 n1 t1 2+11 x8 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w1 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t1 2+38 x8 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O2 25 w1 n1 t1 2+7 x48 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O2 25 w2 n1 t1 2+38 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w4 n1 t1 2+18 x8 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w6 n2 t1 2+11 x8 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
-     "phase O2 25 w6 n1 t1 1+2 x8 0.05 128 -f 0 --trace\n"
-     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
-    {LS_PROFILE_RATED, 8, 2, 1, 8, 64, 0, 4, 8, true,
-     "throu O0 25 w8 n2r t16 4+26 x8 0.01 - -fre 1 \n"
-     "throu O1 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 1 --init-scale=1024\n"
-     "throu O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 15 --init-scale=1024\n"
-     "no_co O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --no-reduce\n"
-     "throu O3 25 w8 n2r t16 4+26 x8 0.01 128 -fre 1 \n"
-     "throu O2 1 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
-     "throu O2 5 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
-     "throu O2 0 w8 n2r t16 4+26 x8 0.01 dynamic -fre 2 --init-scale=1024\n"
-     "throu O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t16 4+26 x8 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
-     "stron O2 25 w1 n1 t16 4+26 x64 0.01 dynamic -fre 0 --init-scale=1024\n"
-     "throu O2 25 w2 n1 t16 4+26 x8 0.01 dynamic -fre 4 --init-scale=1024\n"
-     "throu O2 25 w4 n1 t16 4+26 x8 0.01 dynamic -fre 12 --init-scale=1024\n"
-     "loade O2 25 w8 n2r t16 4+26 x8 0.01 dynamic -fe 0 --init-scale=1024 --workers=60\n"
-     "phase O2 25 w8 n2r t16 1+2 x8 0.05 128 -fre 0 --trace\n"
-     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
-    {LS_PROFILE_QUICK, 1, 0, 2, 1, 16, 10, 3, 2, true,
-     "throu O0 25 w1 n1 t16 4+11 x2 0.01 - -fre 1 \n"
-     "throu O1 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 1 --init-scale=1024\n"
-     "throu O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 15 --init-scale=1024\n"
-     "throu O3 25 w1 n1 t16 4+11 x2 0.01 128 -fre 1 \n"
-     "throu O2 1 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
-     "throu O2 5 w1 n1 t16 4+11 x2 0.01 dynamic -fre 2 --init-scale=1024\n"
-     "loade O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fe 0 --init-scale=1024 --workers=15\n"
-     "ddp_w O2 25 w1 n1 t16 4+11 x2 0.01 dynamic -fre 0 --init-scale=1024 --comm=self\n"
-     "phase O2 25 w1 n1 t16 1+2 x2 0.05 128 -fre 0 --trace\n"
-     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"
-     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param\n"
-     "sdc O2 -1 w1 n1 t0 0+20 x2 0.01 128 - 0 --digest=param again\n"},
-    {LS_PROFILE_FULL, 6, 0, 2, 0, 8, 0, 3, 4, false,
-     "throu O0 25 w6 n1 t1 2+110 x4 0.01 - 1 1 \n"
-     "no_co O0 25 w6 n1 t1 2+110 x4 0.01 - - 0  --no-reduce\n"
-     "throu O1 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 1 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O1 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O2 25 w6 n1 t1 2+110 x4 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w6 n1 t1 2+110 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O3 25 w6 n1 t1 2+110 x4 0.01 128 1f 1 --dump-ranks=branches\n"
-     "no_co O3 25 w6 n1 t1 2+110 x4 0.01 128 -f 0  --no-reduce\n"
-     "throu O2 1 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 5 w6 n1 t1 2+110 x4 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O2 25 w1 n1 t1 2+34 x24 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O2 25 w2 n1 t1 2+114 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w2 n1 t1 2+114 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "stron O2 25 w2 n1 t1 2+58 x12 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O2 25 w4 n1 t1 2+112 x4 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w4 n1 t1 2+112 x4 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O2 25 w6 n2 t1 2+110 x4 0.01 dynamic 1f 8 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O0 1 w2 n2 t1 2+114 x4 0.01 - 1 0 \n"
-     "throu O1 5 w4 n2 t1 2+112 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O3 1 w4 n2 t1 2+112 x4 0.01 128 1f 0 --dump-ranks=branches\n"
-     "throu O3 5 w2 n1 t1 2+114 x4 0.01 128 1f 0 --dump-ranks=branches\n"
-     "throu O0 5 w4 n1 t1 2+112 x4 0.01 - 1 0 \n"
-     "throu O1 1 w2 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O0 25 w1 n1 t1 2+114 x4 0.01 - 1 0 \n"
-     "throu O1 25 w1 n1 t1 2+114 x4 0.01 dynamic 1f 0 --init-scale=1024\n"
-     "throu O3 25 w1 n1 t1 2+114 x4 0.01 128 1f 0 \n"
-     "phase O2 25 w6 n1 t1 1+2 x4 0.05 128 -f 0 --trace\n"
-     "curve O-1 -1 w13 n1 t1 0+40 x16 0.05 - - 0 \n"},
-};
-
-ROWS_TEST(the_whole_plan, plans)
-{
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = usual(plans[_i].ranks, plans[_i].profile);
-    bench.hosts = plans[_i].hosts;
-    bench.sim_nodes = plans[_i].sim_nodes;
-    bench.gpus = plans[_i].gpus;
-    bench.cores = plans[_i].cores;
-    bench.steps = plans[_i].steps;
-    bench.bucket_count = plans[_i].buckets;
-    bench.batch_size = plans[_i].batch;
-    bench.device = plans[_i].device;
-    ls_text_put(bench.files, sizeof bench.files, "%s", plans[_i].device ? "/files" : "");
-    ls_matrix_bench_jobs(&bench, &matrix);
-    char *text = plan_text(&matrix);
-    ck_assert_str_eq(text, plans[_i].plan);
-    for (int i = 0; i < matrix.count; i++) { /* the same for all jobs */
-        const ls_spec *spec = &matrix.spec[i];
-        bool curves = spec->role == LS_ROLE_CURVES;
-        ck_assert_str_eq(spec->arch, curves ? "resnet8" : "resnet18");
-        ck_assert_int_eq(spec->image_size, curves ? 16 : 64);
-        ck_assert_uint_eq(spec->seed, 7);
-        ck_assert_str_eq(spec->data, spec->role == LS_ROLE_LOADER ? "/files" : "synthetic");
-        ck_assert_int_eq(spec->gpus, bench.device && !curves ? bench.gpus : 0);
-        ck_assert_int_eq(spec->deterministic, spec->role == LS_ROLE_SDC);
-        ck_assert_int_eq(spec->wrap,
-                         curves || spec->role == LS_ROLE_SDC ? LS_WRAP_EACH : LS_WRAP_NONE);
+/* All levels and the usual buckets. */
+#define USUAL(of, ranks_, hosts_, nodes, gpus_, cores_, steps_, buckets, batch)                   \
+    {                                                                                             \
+        .profile = LS_PROFILE_##of, .ranks = ranks_, .hosts = hosts_, .sim_nodes = nodes,         \
+        .gpus = gpus_, .cores = cores_, .steps = steps_, .level_count = 4, .level = {0, 1, 2, 3}, \
+        .bucket_count = buckets, .bucket_mb = {1, 5, 25}, .batch_size = batch,                    \
+        .device = gpus_ > 0, .data = "synthetic"                                                  \
     }
-    free(text);
-    ls_matrix_free(&matrix);
-}
 
-static const struct {
-    ls_matrix_bench bench;
-    const char *plan;
-} chosen[] = {
+static const ls_matrix_bench planned[] = {
+    USUAL(SMOKE, 4, 0, 2, 0, 2, 0, 4, 8),
+    USUAL(QUICK, 6, 0, 2, 0, 2, 0, 4, 8),
+    USUAL(RATED, 8, 2, 1, 8, 64, 0, 4, 8),
+    USUAL(QUICK, 1, 0, 2, 1, 16, 10, 3, 2),
+    USUAL(FULL, 6, 0, 2, 0, 8, 0, 3, 4),
     /* worlds that are no powers of two, levels without O2 and O0, buckets as near to 25 MB */
-    {{.profile = LS_PROFILE_QUICK,
-      .ranks = 10,
-      .hosts = 2,
-      .level_count = 2,
-      .level = {3, 1, 2, 0},
-      .bucket_count = 2,
-      .bucket_mb = {30, 20, 25},
-      .steps = 1},
-     "throu O3 30 w10 n2r t1 2+2 x1 0.01 128 1f 1 --dump-ranks=branches\n"
-     "throu O1 30 w10 n2r t1 2+2 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O1 30 w10 n2r t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O1 20 w10 n2r t1 2+2 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O1 30 w1 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O1 30 w1 n1 t1 2+2 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O1 30 w1 n1 t1 2+2 x10 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O1 30 w2 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O1 30 w4 n1 t1 2+2 x1 0.01 dynamic 1f 4 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O1 30 w5 n1 t1 2+2 x1 0.01 dynamic 1f 12 --init-scale=1024 --dump-ranks=branches\n"
-     "phase O1 30 w10 n2r t1 1+2 x1 0.05 128 -f 0 --trace\n"},
-    {{.profile = LS_PROFILE_QUICK,
-      .ranks = 2,
-      .level_count = 3,
-      .level = {3, 0, 1, 2},
-      .bucket_count = 2,
-      .bucket_mb = {30, 20.5, 25},
-      .steps = 13},
-     "throu O3 20.5 w2 n1 t1 2+14 x1 0.01 128 1f 1 --dump-ranks=branches\n"
-     "throu O0 20.5 w2 n1 t1 2+14 x1 0.01 - 1 1 \n"
-     "throu O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O1 20.5 w2 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O1 30 w2 n1 t1 2+14 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O1 20.5 w1 n1 t1 2+14 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O1 20.5 w1 n1 t1 2+14 x2 0.01 dynamic -f 0 --init-scale=1024\n"
-     "phase O1 20.5 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
-     "curve O-1 -1 w12 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    {.profile = LS_PROFILE_QUICK,
+     .ranks = 10,
+     .hosts = 2,
+     .level_count = 2,
+     .level = {3, 1, 2, 0},
+     .bucket_count = 2,
+     .bucket_mb = {30, 20, 25},
+     .steps = 1},
+    {.profile = LS_PROFILE_QUICK,
+     .ranks = 2,
+     .level_count = 3,
+     .level = {3, 0, 1, 2},
+     .bucket_count = 2,
+     .bucket_mb = {30, 20.5, 25},
+     .steps = 13},
     /* steps that are given, up to where a job is audited twice */
-    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {0}, .steps = 14},
-     "throu O0 0 w1 n1 t2 1+16 x1 0.01 - 1 15 \n"},
-    {{.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {2}, .steps = 12},
-     "throu O0 0 w1 n1 t2 1+13 x1 0.01 - 1 1 \n"
-     "throu O2 0 w1 n1 t2 1+13 x1 0.01 dynamic 1f 15 --init-scale=1024\n"},
+    {.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {0}, .steps = 14},
+    {.profile = LS_PROFILE_SMOKE, .ranks = 1, .level_count = 1, .level = {2}, .steps = 12},
     /* and those that fit: at least 4, at most 200 */
-    {{.profile = LS_PROFILE_SMOKE, .ranks = 16, .level_count = 1, .level = {2}, .batch_size = 64},
-     "throu O0 0 w16 n1 t1 1+5 x64 0.01 - 1 1 \n"
-     "throu O2 0 w1 n1 t1 1+5 x64 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "throu O2 0 w16 n1 t1 1+5 x64 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"},
-    {{.profile = LS_PROFILE_FULL, .ranks = 1, .level_count = 1, .level = {2}, .cores = 64},
-     "throu O2 0 w1 n1 t64 2+202 x1 0.01 dynamic 1f 15 --init-scale=1024\n"
-     "ddp_w O2 0 w1 n1 t64 2+202 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "phase O2 0 w1 n1 t64 1+2 x1 0.05 128 -f 0 --trace\n"},
+    {.profile = LS_PROFILE_SMOKE, .ranks = 16, .level_count = 1, .level = {2}, .batch_size = 64},
+    {.profile = LS_PROFILE_FULL, .ranks = 1, .level_count = 1, .level = {2}, .cores = 64},
     /* every pair without simulated nodes; O0 alone */
-    {{.profile = LS_PROFILE_FULL,
-      .ranks = 2,
-      .sim_nodes = 1,
-      .level_count = 2,
-      .level = {0, 2},
-      .bucket_count = 2,
-      .bucket_mb = {25, 1},
-      .steps = 4},
-     "throu O0 25 w2 n1 t1 2+5 x1 0.01 - 1 1 \n"
-     "no_co O0 25 w2 n1 t1 2+5 x1 0.01 - - 0  --no-reduce\n"
-     "throu O2 25 w2 n1 t1 2+5 x1 0.01 dynamic 1f 15 --init-scale=1024 --dump-ranks=branches\n"
-     "no_co O2 25 w2 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --no-reduce\n"
-     "throu O2 1 w2 n1 t1 2+5 x1 0.01 dynamic 1f 2 --init-scale=1024 --dump-ranks=branches\n"
-     "throu O2 25 w1 n1 t1 2+5 x1 0.01 dynamic 1f 4 --init-scale=1024\n"
-     "ddp_w O2 25 w1 n1 t1 2+5 x1 0.01 dynamic -f 0 --init-scale=1024 --comm=self\n"
-     "stron O2 25 w1 n1 t1 2+5 x2 0.01 dynamic -f 0 --init-scale=1024\n"
-     "throu O0 25 w1 n1 t1 2+5 x1 0.01 - 1 0 \n"
-     "throu O0 1 w2 n1 t1 2+5 x1 0.01 - 1 0 \n"
-     "phase O2 25 w2 n1 t1 1+2 x1 0.05 128 -f 0 --trace\n"
-     "curve O-1 -1 w11 n1 t1 0+200 x16 0.05 - - 0 \n"},
-    {{.profile = LS_PROFILE_QUICK, .ranks = 1, .level_count = 1, .level = {0}, .steps = 4},
-     "throu O0 0 w1 n1 t2 2+5 x1 0.01 - 1 15 \n"
-     "ddp_w O0 0 w1 n1 t2 2+5 x1 0.01 - - 0  --comm=self\n"
-     "phase O0 0 w1 n1 t2 1+2 x1 0.05 - - 0 --trace\n"
-     "curve O-1 -1 w10 n1 t1 0+200 x16 0.05 - - 0 \n"},
+    {.profile = LS_PROFILE_FULL,
+     .ranks = 2,
+     .sim_nodes = 1,
+     .level_count = 2,
+     .level = {0, 2},
+     .bucket_count = 2,
+     .bucket_mb = {25, 1},
+     .steps = 4},
+    {.profile = LS_PROFILE_QUICK, .ranks = 1, .level_count = 1, .level = {0}, .steps = 4},
 };
 
-ROWS_TEST(plans_of_other_choices, chosen)
+TEST(whole_plans_word_for_word)
 {
-    ls_matrix matrix = {0, 0, NULL, NULL};
-    ls_matrix_bench bench = chosen[_i].bench;
-    ls_text_put(bench.arch, sizeof bench.arch, "resnet18");
-    ls_text_put(bench.data, sizeof bench.data, "/images");
-    bench.image_size = 64;
-    bench.batch_size = bench.batch_size > 0 ? bench.batch_size : 1;
-    bench.cores = bench.cores > 0 ? bench.cores : 2;
-    bench.bucket_count = bench.bucket_count > 0 ? bench.bucket_count : 1;
-    ls_matrix_bench_jobs(&bench, &matrix);
-    char *text = plan_text(&matrix);
-    ck_assert_str_eq(text, chosen[_i].plan);
-    for (int i = 0; i < matrix.count; i++) {
-        ck_assert_str_eq(matrix.spec[i].data, "/images");
+    char *all = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&all, &bytes);
+    for (size_t p = 0; p < sizeof planned / sizeof *planned; p++) {
+        ls_matrix matrix = {0, 0, NULL, NULL};
+        ls_matrix_bench bench = planned[p];
+        ls_text_put(bench.arch, sizeof bench.arch, "resnet18");
+        if (bench.data[0] == '\0') {
+            ls_text_put(bench.data, sizeof bench.data, "/images");
+        }
+        ls_text_put(bench.files, sizeof bench.files, "%s", bench.device ? "/files" : "");
+        bench.image_size = 64;
+        bench.seed = 7;
+        bench.batch_size = bench.batch_size > 0 ? bench.batch_size : 1;
+        bench.cores = bench.cores > 0 ? bench.cores : 2;
+        bench.bucket_count = bench.bucket_count > 0 ? bench.bucket_count : 1;
+        ls_matrix_bench_jobs(&bench, &matrix);
+        fprintf(to, "==== plan %zu\n", p);
+        print_plan(to, &matrix);
+        for (int i = 0; i < matrix.count; i++) { /* the same for all jobs */
+            const ls_spec *spec = &matrix.spec[i];
+            bool curves = spec->role == LS_ROLE_CURVES;
+            ck_assert_str_eq(spec->arch, curves ? "resnet8" : "resnet18");
+            ck_assert_int_eq(spec->image_size, curves ? 16 : 64);
+            ck_assert_uint_eq(spec->seed, 7);
+            ck_assert_str_eq(spec->data, spec->role == LS_ROLE_LOADER ? "/files"
+                                         : spec->role == LS_ROLE_SDC  ? "synthetic"
+                                                                      : bench.data);
+            ck_assert_int_eq(spec->gpus, bench.device && !curves ? bench.gpus : 0);
+            ck_assert_int_eq(spec->deterministic, spec->role == LS_ROLE_SDC);
+            ck_assert_int_eq(spec->wrap,
+                             curves || spec->role == LS_ROLE_SDC ? LS_WRAP_EACH : LS_WRAP_NONE);
+        }
+        ls_matrix_free(&matrix);
+        ck_assert(matrix.spec == NULL && matrix.id == NULL && matrix.count == 0);
+        ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
     }
-    free(text);
-    ls_matrix_free(&matrix);
-    ck_assert(matrix.spec == NULL && matrix.id == NULL && matrix.count == 0);
-    ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
+    fclose(to);
+    golden_check("suite/unit/harness/expected/plans.txt", golden_short(all, 2));
 }
 
 /* Half of a profile's time for the steps of a job on a GPU, 20 to 200; 8 on an emulated one. */
