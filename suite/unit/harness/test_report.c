@@ -20,7 +20,7 @@ static void open_scratch(void)
     const char *base = getenv("TMPDIR");
     snprintf(scratch, sizeof scratch, "%s/ls_report_XXXXXX", base != NULL ? base : "/tmp");
     ck_assert(mkdtemp(scratch) != NULL);
-    write_run(scratch, 1);
+    write_run(scratch);
 }
 
 static void close_scratch(void)
@@ -236,32 +236,6 @@ TEST(junit_is_what_a_ci_counts)
     free(junit);
 }
 
-TEST(terminal_is_80_columns)
-{
-    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    ck_assert_int_eq(ls_report_terminal(scratch, to), LS_OK);
-    fclose(to);
-    int rows = 0;
-    char *rest = NULL;
-    ck_assert(strstr(text, "\nCORRECT  no") != NULL &&
-              strstr(text, "\nSPEED    no baseline") != NULL);
-    ck_assert(strstr(text, "CRASH rank 3, signal 9") != NULL);
-    ck_assert(strstr(text, "repeat: build/lockstep conform --case gradients.o3.w4.b1mb --seed 7") !=
-              NULL);
-    ck_assert(strchr(text, '\x1b') == NULL);
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        bool pasted = strncmp(line, "repeat:", 7) == 0; /* stays on one line, whatever its length */
-        ck_assert_msg(pasted || strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
-        rows++;
-    }
-    ck_assert_int_gt(rows, 25);
-    free(text);
-}
-
 TEST(without_gnuplot_the_report_goes_without_pictures)
 {
     char *old = strdup(getenv("PATH"));
@@ -279,55 +253,12 @@ TEST(without_gnuplot_the_report_goes_without_pictures)
     free(html);
 }
 
-TEST(an_empty_run_is_said_to_be_empty)
+/* What it is without jobs: odd_runs.txt. */
+TEST(a_folder_without_a_run_is_refused)
 {
-    char folder[PATH_MAX + 8];
-    snprintf(folder, sizeof folder, "%s/empty", scratch);
-    ck_assert_int_eq(mkdir(folder, 0777), 0);
+    char folder[PATH_MAX];
+    make_folder(folder, "%s/empty", scratch);
     ck_assert_int_eq(ls_report_tables(folder), LS_ERR_USAGE);
-    FILE *file = open_in(folder, "run.json", "w");
-    fprintf(file, "{}\n");
-    fclose(file);
-    ck_assert_int_eq(ls_report_tables(folder), LS_OK);
-    ck_assert_int_eq(ls_report_write(folder, "plots"), LS_OK);
-    char *markdown = read_text(folder, "report.md");
-    ck_assert(strstr(markdown, "\nCORRECT  not shown (the run was not judged)") != NULL);
-    ck_assert(strstr(markdown, "holds no throughput job") != NULL);
-    free(markdown);
-}
-
-TEST(diff_sees_what_changed)
-{
-    char other[PATH_MAX + 8], *text = NULL;
-    size_t bytes = 0;
-    snprintf(other, sizeof other, "%s/other", scratch);
-    write_run(other, 1.05);
-    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    ck_assert_int_eq(ls_report_tables(other), LS_OK);
-    FILE *to = open_memstream(&text, &bytes);
-    ck_assert_int_eq(ls_report_diff(scratch, other, NAN, to), LS_OK);
-    ck_assert_int_eq(ls_report_diff(scratch, scratch, NAN, to), LS_OK);
-    /* a job that one of them lacks, and two runs without a job in common */
-    char gone[PATH_MAX + 32];
-    snprintf(gone, sizeof gone, "%s/jobs/o2.b1", other);
-    ls_path_remove_tree(gone);
-    ck_assert_int_eq(ls_report_tables(other), LS_OK);
-    fflush(to);
-    ck_assert_ptr_null(strstr(text, "only in"));
-    ck_assert_int_eq(ls_report_diff(scratch, other, NAN, to), LS_OK);
-    ck_assert_int_eq(ls_report_diff(other, scratch, NAN, to), LS_OK);
-    snprintf(gone, sizeof gone, "%s/jobs", other);
-    ls_path_remove_tree(gone);
-    ck_assert_int_eq(ls_report_tables(other), LS_OK);
-    ck_assert_int_eq(ls_report_diff(scratch, other, 0.05, to), LS_ERR_USAGE);
-    fclose(to);
-    ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in A\n"), 2);
-    ck_assert_int_eq(occurrences(text, "O2, 8 ranks, 1 MB\n    only in B\n"), 1);
-    ck_assert_msg(occurrences(text, "slower by 4.") + occurrences(text, "slower by 5.") == 21, "%s",
-                  text);
-    ck_assert_msg(occurrences(text, "no difference seen above") == 11, "%s", text);
-    ck_assert_msg(strstr(text, "no result") != NULL, "%s", text);
-    free(text);
 }
 
 /* Marks steps 5 and 30 of every rank as audited; all their times become `factor` of what they were.
@@ -363,7 +294,7 @@ static void audit_rank(const char *run, const char *name, double factor)
 
 static void audit_run(const char *run, double factor)
 {
-    write_run(run, 1);
+    write_run(run);
     for (int j = 0; j < JOB_COUNT; j++) {
         for (int k = 0; k < JOBS[j].world; k++) {
             char name[PATH_MAX];
@@ -519,7 +450,7 @@ ROWS_TEST(diff_ends_with_what_got_worse, changes)
 int main(int argc, char **argv)
 {
     if (argc == 2) {
-        write_run(argv[1], 1);
+        write_run(argv[1]);
         ls_status status = ls_report_tables(argv[1]);
         status = status == LS_OK ? ls_report_write(argv[1], "plots") : status;
         return status == LS_OK ? (int)ls_report_terminal(argv[1], stdout) : (int)status;

@@ -16,9 +16,8 @@
 #include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"
-
-static char scratch[256];
 
 typedef struct timed {
     const char *id, *role, *level;
@@ -37,15 +36,6 @@ enum { WARMUP = 2, MB = 1000000 };
 enum { STEPS = 16 };
 static int steps;
 
-static FILE *open_in(const char *folder, const char *name)
-{
-    char path[600];
-    ls_text_put(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    return file;
-}
-
 /* 1 % up and down: an interval needs values that differ. */
 static double step_ms(const timed *job, int step)
 {
@@ -56,11 +46,10 @@ static double step_ms(const timed *job, int step)
 
 /* Without reduction rank 0 takes its time and the others are through early: its last steps, alone
  * on the machine, take a tenth. */
-static void write_rank(const char *folder, const timed *job, int rank)
+static void write_rank(const timed *job, int rank)
 {
-    char name[32];
-    ls_text_put(name, sizeof name, "rank%d.jsonl", rank);
-    FILE *file = open_in(folder, name);
+    LS_TEXT(name, 100, "jobs/%s/rank%d.jsonl", job->id, rank);
+    FILE *file = create(name);
     bool no_comm = strcmp(job->role, "no_comm") == 0;
     fprintf(file,
             "{\"event\":\"start\",\"threads\":1,\"activation_bytes\":%g,\"workspace_bytes\":%d,"
@@ -103,10 +92,8 @@ static void write_rank(const char *folder, const timed *job, int rank)
 
 static void write_job(const timed *job)
 {
-    char folder[512];
-    ls_text_put(folder, sizeof folder, "%s/jobs/%s", scratch, job->id);
-    ck_assert_int_eq(mkdir(folder, 0777), 0);
-    FILE *file = open_in(folder, "job.json");
+    LS_TEXT(name, 100, "jobs/%s/job.json", job->id);
+    FILE *file = create(name);
     fprintf(file,
             "{\"label\":\"%s\",\"facts\":{\"role\":\"%s\",\"arch\":\"resnet18\",\"image_size\":32,"
             "\"batch_size\":%d,\"level\":\"%s\",\"half\":\"fp16\",\"world\":%d,\"nodes\":%d,"
@@ -128,7 +115,7 @@ static void write_job(const timed *job)
     fprintf(file, "]}}\n");
     fclose(file);
     for (int k = 0; k < job->world; k++) {
-        write_rank(folder, job, k);
+        write_rank(job, k);
     }
 }
 
@@ -143,16 +130,12 @@ static double falling(int step)
 /* Ten O0 runs that end at 1.00, 1.01, ..., 1.09, an O1 run inside and an O2 run outside. */
 static void write_curves(void)
 {
-    char folder[512], name[32];
-    ls_text_put(folder, sizeof folder, "%s/jobs/curves", scratch);
-    ck_assert_int_eq(mkdir(folder, 0777), 0);
-    FILE *file = open_in(folder, "job.json");
-    fprintf(file, "{\"facts\":{\"role\":\"curves\",\"arch\":\"resnet8\",\"world\":12},"
-                  "\"outcome\":{\"state\":\"done\",\"ranks\":[]}}\n");
-    fclose(file);
+    write_text("jobs/curves/job.json",
+               "{\"facts\":{\"role\":\"curves\",\"arch\":\"resnet8\",\"world\":12},"
+               "\"outcome\":{\"state\":\"done\",\"ranks\":[]}}\n");
     for (int k = 0; k < 12; k++) {
-        ls_text_put(name, sizeof name, "rank%d.jsonl", k);
-        file = open_in(folder, name);
+        LS_TEXT(name, 40, "jobs/curves/rank%d.jsonl", k);
+        FILE *file = create(name);
         fprintf(file, "{\"event\":\"start\",\"options\":{\"opt-level\":\"%s\"}}\n",
                 k < 10    ? "O0"
                 : k == 10 ? "O1"
@@ -180,38 +163,26 @@ static const timed usual_jobs[] = {
 enum { O2_W4, NO_COMM, O2_W1, WITH_DDP, STRONG, O1_W4, O0_W4, O2_B1, O2_N2, JOBS };
 static timed jobs[JOBS];
 
-static void open_scratch(void)
+static void write_run(void)
 {
-    char folder[300];
-    const char *base = getenv("TMPDIR");
-    ls_text_put(scratch, sizeof scratch, "%.100s/ls_compare_XXXXXX", base != NULL ? base : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(scratch));
-    ls_text_put(folder, sizeof folder, "%s/jobs", scratch);
-    ck_assert_int_eq(mkdir(folder, 0777), 0);
-    FILE *file = open_in(scratch, "run.json");
-    fprintf(file,
-            "{\"machine\":{\"cores\":2,\"memory_available_bytes\":4e9},\"roofline\":["
-            "{\"when\":\"before\",\"arch\":\"resnet18\",\"image_size\":32,\"batch_size\":8,"
-            "\"threads\":1,\"images_per_s\":200},{\"when\":\"before\",\"arch\":\"resnet18\","
-            "\"image_size\":32,\"batch_size\":8,\"threads\":2,\"images_per_s\":300},"
-            "{\"when\":\"after\",\"arch\":\"resnet18\",\"image_size\":32,\"batch_size\":8,"
-            "\"threads\":2,\"images_per_s\":400}],\"rates\":[{\"when\":\"before\",\"threads\":2,"
-            "\"copy_bytes_per_s\":2e10,\"matrix_flop_per_s\":1e11}]}\n");
-    fclose(file);
+    open_scratch();
+    write_text("run.json",
+               "{\"machine\":{\"cores\":2,\"memory_available_bytes\":4e9},\"roofline\":["
+               "{\"when\":\"before\",\"arch\":\"resnet18\",\"image_size\":32,\"batch_size\":8,"
+               "\"threads\":1,\"images_per_s\":200},{\"when\":\"before\",\"arch\":\"resnet18\","
+               "\"image_size\":32,\"batch_size\":8,\"threads\":2,\"images_per_s\":300},"
+               "{\"when\":\"after\",\"arch\":\"resnet18\",\"image_size\":32,\"batch_size\":8,"
+               "\"threads\":2,\"images_per_s\":400}],\"rates\":[{\"when\":\"before\",\"threads\":2,"
+               "\"copy_bytes_per_s\":2e10,\"matrix_flop_per_s\":1e11}]}\n");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         write_job(&jobs[i]);
     }
     write_curves();
 }
 
-static void close_scratch(void)
-{
-    ls_path_remove_tree(scratch);
-}
-
 static ls_report_run run;
 
-static const ls_report_job *job_of(const char *id)
+static const ls_report_job *find_job(const char *id)
 {
     for (int j = 0; j < run.job_count; j++) {
         if (strcmp(run.job[j].record->id, id) == 0) {
@@ -244,7 +215,7 @@ static const double SLACK = 0.011;
 
 TEST(exposed_by_no_comm_is_the_difference_of_steps)
 {
-    const ls_report_job *job = job_of("o2.w4");
+    const ls_report_job *job = find_job("o2.w4");
     ls_stats_interval by_no_comm = ls_report_compare_exposed_ms(&run, job);
     ck_assert_double_eq_tol(by_no_comm.value, 20, SLACK * 180);
     ck_assert(by_no_comm.low <= by_no_comm.value && by_no_comm.value <= by_no_comm.high);
@@ -254,12 +225,12 @@ TEST(exposed_by_no_comm_is_the_difference_of_steps)
     ck_assert(is_said("12.00 ms are spent waiting"));
     ck_assert(is_said("more than the wait"));
     ck_assert(
-        isnan(ls_report_compare_exposed_ms(&run, job_of("o1.w4")).value)); /* has no baseline */
+        isnan(ls_report_compare_exposed_ms(&run, find_job("o1.w4")).value)); /* has no baseline */
 }
 
 TEST(no_comm_steps_count_while_all_its_ranks_run)
 {
-    const ls_report_job *no_comm = job_of("o2.w4.no_comm");
+    const ls_report_job *no_comm = find_job("o2.w4.no_comm");
     ck_assert_int_eq(no_comm->speed.slowest_rank, 0);
     ck_assert_int_lt(no_comm->speed.count,
                      steps - WARMUP); /* the quick steps at its end are left out */
@@ -278,22 +249,22 @@ TEST(ddp_of_one_is_a_ratio_of_speeds)
 
 TEST(scaling_is_weak_and_strong_with_what_cores_allow)
 {
-    const ls_report_job *job = job_of("o2.w4"), *base;
+    const ls_report_job *job = find_job("o2.w4"), *base;
     /* 4 x 8 images in 100 ms; one rank: 8 in 49 ms, and 32 in 200 ms */
     ck_assert_double_eq_tol(job->speed.efficiency.value, 0.49, 2 * SLACK);
     ls_stats_interval strong = ls_report_compare_strong(&run, job, &base);
     ck_assert_str_eq(base->record->id, "o2.w1.strong_scaling");
     ck_assert_double_eq_tol(strong.value, 0.5, 2 * SLACK);
     ck_assert_double_eq(ls_report_compare_ceiling(&run, job), 0.5);
-    ck_assert_double_eq(ls_report_compare_ceiling(&run, job_of("o2.w1")), 1);
+    ck_assert_double_eq(ls_report_compare_ceiling(&run, find_job("o2.w1")), 1);
     ck_assert(is_said("share 2 cores, which limits it to 0.50"));
 }
 
 TEST(the_roofline_is_that_of_as_many_threads)
 {
     /* 320 images/s against the best of the two at 2 threads; 163 against 200 at one */
-    ck_assert_double_eq_tol(job_of("o2.w4")->speed.roofline_share, 0.8, SLACK);
-    ck_assert_double_eq_tol(job_of("o2.w1")->speed.roofline_share, 8 / 0.049 / 200, SLACK);
+    ck_assert_double_eq_tol(find_job("o2.w4")->speed.roofline_share, 0.8, SLACK);
+    ck_assert_double_eq_tol(find_job("o2.w1")->speed.roofline_share, 8 / 0.049 / 200, SLACK);
     ck_assert(is_said("with 2 threads: copies 20.00 GB/s (read and written), f32 products 100.0"));
     ck_assert(is_said("differ by 1.33 x"));
 }
@@ -301,7 +272,7 @@ TEST(the_roofline_is_that_of_as_many_threads)
 TEST(the_first_step_is_told_without_the_judges_dump)
 {
     /* 1.5 s of start, 100 ms of step, less 40 ms that were written; 1e-9: seconds from ns */
-    ck_assert_double_eq_tol(job_of("o2.w4")->speed.first_step_s, 1.56, 1e-9);
+    ck_assert_double_eq_tol(find_job("o2.w4")->speed.first_step_s, 1.56, 1e-9);
 }
 
 TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
@@ -309,7 +280,7 @@ TEST(the_largest_batch_is_arithmetic_that_a_larger_job_confirms)
     ls_report_batch batch;
     const ls_report_job *larger;
     double predicted, seen, input = 3 * 32 * 32 * 4;
-    ck_assert(ls_report_memory_largest_batch(&run, job_of("o2.w4"), &batch));
+    ck_assert(ls_report_memory_largest_batch(&run, find_job("o2.w4"), &batch));
     /* reported: 180 MB and 8 MB of activations; a job that dumps nothing held 10 MB more */
     ck_assert_double_eq(batch.room_bytes, 1e9);
     ck_assert_double_eq(batch.fixed_bytes, 190.0 * MB);
@@ -359,7 +330,7 @@ static void write_again(int job, double ms, int count, double second_half)
     jobs[job].step_ms = ms > 0 ? ms : jobs[job].step_ms;
     jobs[job].checked = jobs[job].checked && ms >= 0;
     jobs[job].second_half = second_half;
-    open_scratch();
+    write_run();
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
 
@@ -445,7 +416,7 @@ TEST(tails_are_percentiles)
 {
     jobs[O2_W4].slow_step = 9;
     write_again(O2_W4, 0, 0, 0);
-    const ls_report_job *job = job_of("o2.w4");
+    const ls_report_job *job = find_job("o2.w4");
     ck_assert_double_eq_tol(job->speed.step.value, 100, 1.1);
     ck_assert_double_eq_tol(job->speed.p90_ms, 101, 0.1);
     ck_assert_double_eq_tol(job->speed.p99_ms, 303 - 0.13 * 202, 0.1); /* rank 12.87 from 0 */
@@ -514,11 +485,11 @@ TEST(one_run_is_no_band)
                 {1.1, "O2 1.100 is inside"},
                 {1.0, "O2 1.000 is inside"},
                 {0.9, "O2 0.900 is below"}};
-    job_of("o1.w4")->record->spec.level = 0;
+    find_job("o1.w4")->record->spec.level = 0;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         for (int k = 0; k < 4; k++) {
             for (int step = 0; step < steps; step++) {
-                job_of("o2.w4")->record->rank[k].step[step].loss = ends[i].loss;
+                find_job("o2.w4")->record->rank[k].step[step].loss = ends[i].loss;
             }
         }
         LS_TEXT(said, 200,
@@ -531,26 +502,12 @@ TEST(one_run_is_no_band)
 
 TEST(jobs_are_put_into_words)
 {
-    static const struct {
-        ls_record_state state;
-        const char *word;
-    } states[] = {{LS_RECORD_DONE, "done"},
-                  {LS_RECORD_FAILED, "FAIL"},
-                  {LS_RECORD_KILLED, "CRASH"},
-                  {LS_RECORD_TIMED_OUT, "TIMEOUT"},
-                  {LS_RECORD_STOPPED, "stopped before its end"},
-                  {LS_RECORD_NOT_STARTED, "INFRA: not started"},
-                  {LS_RECORD_UNKNOWN, "not finished: no job.json"}};
     char text[160];
     write_again(O2_W4, 100, 5, 0);
-    const ls_report_job *job = job_of("o2.w4");
+    const ls_report_job *job = find_job("o2.w4");
     ck_assert_str_eq(ls_report_lines_rate(job, text), "316.8 [?]");
     ck_assert_str_eq(ls_report_lines_marks(&run, job, text), "oversubscribed, only 3 steps");
-    ck_assert_str_eq(ls_report_lines_rate(job_of("curves"), text), "-");
-    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
-        job->record->state = states[i].state;
-        ck_assert_str_eq(ls_report_job_state(job, text), states[i].word);
-    }
+    ck_assert_str_eq(ls_report_lines_rate(find_job("curves"), text), "-");
     job->record->spec.bucket_mb = LS_BUCKET_OWN;
     ck_assert_str_eq(ls_report_job_bucket(job, text), "-");
     job->record->spec.bucket_mb = LS_BUCKET_DELAYED;
@@ -563,7 +520,7 @@ static void read_run(void)
 {
     memcpy(jobs, usual_jobs, sizeof jobs);
     steps = STEPS;
-    open_scratch();
+    write_run();
     ck_assert_int_eq(ls_report_load(scratch, &run), LS_OK);
 }
 

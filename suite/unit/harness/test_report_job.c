@@ -25,6 +25,9 @@ static const struct {
     {LS_RECORD_KILLED, 0, 137, 9, "CRASH rank 0, signal 9"},
     {LS_RECORD_KILLED, -1, 137, 9, "CRASH"},
     {LS_RECORD_TIMED_OUT, 1, 2, 3, "TIMEOUT"},
+    {LS_RECORD_STOPPED, -1, 0, 0, "stopped before its end"},
+    {LS_RECORD_NOT_STARTED, -1, 0, 0, "INFRA: not started"},
+    {LS_RECORD_UNKNOWN, -1, 0, 0, "not finished: no job.json"},
 };
 
 ROWS_TEST(endings_in_words, endings)
