@@ -114,35 +114,50 @@ TEST(outside_slurm)
 
 TEST(orders_of_a_bench)
 {
+    static const char form[] = "the first line of standard input is not an order: expected a JSON "
+                               "object with schema 1 and environment\n";
+#define BAD_NAME(name) \
+    "the order on standard input: variable '" name "' is not a name with a text\n"
     static const struct {
         const char *order;
         ls_status status;
         const char *a, *cwd; /* afterwards */
+        const char *said;
     } rows[] = {
-        {"{\"schema\":1,\"environment\":{}}", LS_OK, "old", "/"},
+        {"{\"schema\":1,\"environment\":{}}", LS_OK, "old", "/", ""},
         {"{\"schema\":1,\"directory\":\"/usr\",\"environment\":{\"A\":\"x=y\",\"_b9\":\"\"}}",
-         LS_OK, "x=y", "/usr"},
-        {"{\"schema\":2,\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1,\"environment\":[]}", LS_ERR_USAGE, "old", "/"},
-        {"{", LS_ERR_USAGE, "old", "/"},
-        {"", LS_ERR_USAGE, "old", "/"},
+         LS_OK, "x=y", "/usr", ""},
+        {"{\"schema\":2,\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/", form},
+        {"{\"environment\":{\"A\":\"x\"}}", LS_ERR_USAGE, "old", "/", form},
+        {"{\"schema\":1}", LS_ERR_USAGE, "old", "/", form},
+        {"{\"schema\":1,\"environment\":[]}", LS_ERR_USAGE, "old", "/", form},
+        {"{", LS_ERR_USAGE, "old", "/", form},
+        {"", LS_ERR_USAGE, "old", "/", form},
         {"{\"schema\":1,\"directory\":\"/nonexistent\",\"environment\":{\"A\":\"x\"}}",
-         LS_ERR_INFRA, "old", "/"},
-        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"9b\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"0b\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B=\":\"x\"}}", LS_ERR_USAGE, "old", "/"},
-        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B\":1}}", LS_ERR_USAGE, "old", "/"},
+         LS_ERR_INFRA, "old", "/",
+         "cannot change to /nonexistent on this machine: No such file or directory\n"},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"\":\"x\"}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("")},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"9b\":\"x\"}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("9b")},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"0b\":\"x\"}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("0b")},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B=\":\"x\"}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("B=")},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B c\":\"x\"}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("B c")},
+        {"{\"schema\":1,\"environment\":{\"A\":\"x\",\"B\":1}}", LS_ERR_USAGE, "old", "/",
+         BAD_NAME("B")},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        LS_TEXT(want, 300, "%s%s", rows[i].status == LS_OK ? "" : "error: ", rows[i].said);
         for (int piped = 0; piped < 2; piped++) {
             char cwd[64], rest[8];
             int ends[2];
             setenv("A", "old", 1);
             unsetenv("_b9");
             ck_assert_int_eq(chdir("/"), 0);
+            catch_lines();
             if (piped) { /* read up to its newline; what follows is left */
                 ck_assert_int_eq(pipe(ends), 0);
                 ck_assert_int_ge(dprintf(ends[1], "%s\nmore", rows[i].order), 5);
@@ -154,6 +169,7 @@ TEST(orders_of_a_bench)
             } else {
                 ck_assert_int_eq(ls_remote_session_apply(rows[i].order), rows[i].status);
             }
+            ck_assert_str_eq(caught_lines(), want);
             ck_assert_str_eq(getenv("A"), rows[i].a);
             ck_assert_int_eq(getenv("_b9") != NULL, i == 1);
             ck_assert_str_eq(getcwd(cwd, sizeof cwd), rows[i].cwd);
@@ -163,7 +179,10 @@ TEST(orders_of_a_bench)
     ck_assert_int_eq(pipe(ends), 0);
     ck_assert_int_eq(write(ends[1], rows[0].order, 9), 9);
     close(ends[1]);
+    catch_lines();
     ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
+    ck_assert_str_eq(caught_lines(), "error: no complete order on standard input: 9 bytes without "
+                                     "a newline (allowed: 60000 within 30 s)\n");
     close(ends[0]);
 }
 
@@ -227,39 +246,6 @@ TEST(variables_of_an_order)
     cJSON *order = ls_remote_session_order(NULL, NULL, 0, true);
     ck_assert_str_eq(ls_json_string(ls_json_get(order, "environment"), name, ""), "z");
     cJSON_Delete(order);
-}
-
-TEST(an_order_is_refused_in_words)
-{
-    static const char form[] = "the first line of standard input is not an order: expected a JSON "
-                               "object with schema 1 and environment\n";
-    static const struct {
-        const char *order, *said;
-    } rows[] = {
-        {"{\"schema\":2,\"environment\":{}}", form},
-        {"{\"schema\":1,\"environment\":[]}", form},
-        {"{\"schema\":1,\"directory\":\"/nonexistent\",\"environment\":{}}",
-         "cannot change to /nonexistent on this machine: No such file or directory\n"},
-        {"{\"schema\":1,\"environment\":{\"A b\":\"x\"}}",
-         "the order on standard input: variable 'A b' is not a name with a text\n"},
-        {"{\"schema\":1,\"environment\":{\"A\":1}}",
-         "the order on standard input: variable 'A' is not a name with a text\n"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        catch_lines();
-        (void)ls_remote_session_apply(rows[i].order);
-        LS_TEXT(want, 300, "error: %s", rows[i].said);
-        ck_assert_str_eq(caught_lines(), want);
-    }
-    int ends[2];
-    ck_assert_int_eq(pipe(ends), 0);
-    ck_assert_int_eq(write(ends[1], "{\"a\"", 4), 4);
-    close(ends[1]);
-    catch_lines();
-    ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
-    ck_assert_str_eq(caught_lines(), "error: no complete order on standard input: 4 bytes without "
-                                     "a newline (allowed: 60000 within 30 s)\n");
-    close(ends[0]);
 }
 
 /* The last line of the event, and the last line that is not one. */
