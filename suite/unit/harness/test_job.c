@@ -44,38 +44,33 @@ static ls_job make_job(const char *script, int world, int nodes)
 
 static void remove_job(ls_job *job)
 {
-    char path[600];
-    static const char *const names[] = {"job.json",  "rank0.log",   "rank1.log",   "rank2.log",
-                                        "rank3.log", "rank0.jsonl", "rank1.jsonl", "count"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", job->directory, names[i]);
-        unlink(path);
-    }
-    for (int up = 0; up < 3; up++) { /* test, jobs, the fresh folder */
-        rmdir(job->directory);
-        *strrchr(job->directory, '/') = '\0';
-    }
+    *strstr(job->directory, "/jobs/test") = '\0'; /* the fresh folder */
+    ls_path_remove_tree(job->directory);
     ls_job_free(job);
 }
 
-static void read_text(const ls_job *job, const char *name, char *text, size_t text_bytes)
+static void assert_file(const ls_job *job, const char *name, const char *wanted)
 {
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s", job->directory, name);
-    FILE *file = fopen(path, "re");
-    ck_assert_msg(file != NULL, "%s is not there", path);
-    text[fread(text, 1, text_bytes - 1, file)] = '\0';
-    fclose(file);
+    LS_TEXT(path, 600, "%s/%s", job->directory, name);
+    char *text = ls_text_read(path);
+    ck_assert_pstr_eq(text, wanted);
+    free(text);
+}
+
+static void write_file(const ls_job *job, const char *name, const char *text)
+{
+    LS_TEXT(path, 600, "%s/%s", job->directory, name);
+    FILE *file = fopen(path, "w");
+    ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
 static cJSON *read_record(const ls_job *job)
 {
-    char path[600];
     cJSON *root = NULL;
-    snprintf(path, sizeof path, "%s/job.json", job->directory);
+    LS_TEXT(path, 600, "%s/job.json", job->directory);
     ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
     ck_assert_int_eq(ls_json_integer(root, "schema", 0), 2);
-    ck_assert_str_eq(ls_json_string(root, "id", ""), "test");
+    ck_assert_str_eq(ls_json_string(root, "id", ""), job->id);
     return root;
 }
 
@@ -86,6 +81,23 @@ static ls_outcome run(const ls_job *job, bool resumed_wanted)
     ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(resumed, resumed_wanted);
     return outcome;
+}
+
+static void assert_ends(const ls_job *job, bool resumed_wanted, ls_outcome_state state)
+{
+    ls_outcome outcome = run(job, resumed_wanted);
+    ck_assert_int_eq(outcome.state, state);
+    ls_outcome_free(&outcome);
+}
+
+/* Of a job that no host or program could begin. */
+static void assert_not_started(const ls_job *job, int first_rank)
+{
+    cJSON *root = read_record(job);
+    const cJSON *record = ls_json_get(root, "outcome");
+    ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
+    ck_assert_int_eq(ls_json_int(record, "first_rank", 9), first_rank);
+    cJSON_Delete(root);
 }
 
 typedef struct ending {
@@ -139,33 +151,27 @@ LOOP_TEST(record_of_each_ending, 4)
 
 TEST(resume)
 {
-    char text[64];
     const char *script =
         "echo $RANK >> $LS_RUN_DIR/count; echo event >> $LS_RUN_DIR/rank$RANK.jsonl; "
         "[ \"$FAIL\" != yes ]";
     ls_job job = make_job(script, 1, 1);
     setenv("FAIL", "yes", 1);
-    ls_outcome outcome = run(&job, false); /* fails: is run again, without its leftovers */
-    ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
-    ls_outcome_free(&outcome);
+    assert_ends(&job, false, LS_OUTCOME_FAILED); /* is run again, without its leftovers */
     unsetenv("FAIL");
-    outcome = run(&job, false);
+    ls_outcome outcome = run(&job, false);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     int64_t rss_bytes_max = outcome.rss_bytes_max;
     ls_outcome_free(&outcome);
-    read_text(&job, "rank0.jsonl", text, sizeof text);
-    ck_assert_str_eq(text, "event\n");
+    assert_file(&job, "rank0.jsonl", "event\n");
     outcome = run(&job, true);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     ck_assert_int_eq(outcome.first_rank, -1);
     ck_assert_int_eq(outcome.rank_count, 1);
     ck_assert_int_eq(outcome.rss_bytes_max, rss_bytes_max);
     ls_outcome_free(&outcome);
-    read_text(&job, "count", text, sizeof text);
-    ck_assert_str_eq(text, "0\n0\n");
+    assert_file(&job, "count", "0\n0\n");
     ls_words_add(&job.command, "another"); /* another command is another job */
-    outcome = run(&job, false);
-    ls_outcome_free(&outcome);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
     remove_job(&job);
 }
 
@@ -199,10 +205,7 @@ TEST(cannot_run)
     free(job.command.word[0]);
     job.command.word[0] = strdup("/nonexistent/trainer");
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
-    cJSON *root = read_record(&job);
-    const cJSON *record = ls_json_get(root, "outcome");
-    ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
-    cJSON_Delete(root);
+    assert_not_started(&job, 0);
     remove_job(&job);
 }
 
@@ -453,8 +456,7 @@ TEST(a_job_that_is_done)
     ls_job job = make_job("exit 0", 2, 1);
     ls_words_add(&job.command, "x\ny"); /* its words are read back without what would hide */
     ck_assert(!ls_job_is_done(&job));
-    ls_outcome outcome = run(&job, false);
-    ls_outcome_free(&outcome);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
     ck_assert(ls_job_is_done(&job));
     job.command.word[3][0] = 'z';
     ck_assert(!ls_job_is_done(&job));
@@ -469,11 +471,7 @@ TEST(a_job_that_is_done)
     ck_assert(!ls_job_is_done(&job));
     job.world = 2;
     ck_assert(ls_job_is_done(&job));
-    char path[600];
-    snprintf(path, sizeof path, "%s/job.json", job.directory);
-    FILE *file = fopen(path, "w");
-    fputs("{", file);
-    fclose(file);
+    write_file(&job, "job.json", "{");
     ck_assert(!ls_job_is_done(&job));
     remove_job(&job);
 }
@@ -522,40 +520,34 @@ TEST(jobs_that_are_none)
 /* Files of an earlier attempt go, of every rank, and what is in their way is named. */
 TEST(leftovers)
 {
-    char path[600];
     ls_outcome outcome;
     bool resumed;
     ls_job job = make_job("[ $RANK = 0 ] || exit 0; ls $LS_RUN_DIR | tr '\\n' ' '", 2, 1);
-    outcome = run(&job, false);
-    ls_outcome_free(&outcome);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
     static const char *const names[] = {"rank0.jsonl", "rank1.jsonl", "rank1.log", "count"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", job.directory, names[i]);
-        FILE *file = fopen(path, "w");
-        ck_assert(file != NULL && fputs("old\n", file) >= 0 && fclose(file) == 0);
+        write_file(&job, names[i], "old\n");
     }
     ls_words_add(&job.command, "another");
-    outcome = run(&job, false);
-    ls_outcome_free(&outcome);
-    char text[100];
-    read_text(&job, "rank0.log", text, sizeof text);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
+    LS_TEXT(log, 600, "%s/rank0.log", job.directory);
+    char *text = ls_text_read(log);
     ck_assert_ptr_null(strstr(text, "jsonl"));
     ck_assert_ptr_nonnull(strstr(text, "count"));
     ck_assert_ptr_eq(strchr(text, 'c'), strrchr(text, 'c')); /* once */
-    read_text(&job, "rank1.log", text, sizeof text);
-    ck_assert_str_eq(text, "");
+    free(text);
+    assert_file(&job, "rank1.log", "");
     ls_words_add(&job.command, "another");
-    snprintf(path, sizeof path, "%s/rank1.jsonl", job.directory);
+    LS_TEXT(path, 600, "%s/rank1.jsonl", job.directory);
     ck_assert_int_eq(mkdir(path, 0700), 0);
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
-    rmdir(path);
     remove_job(&job);
 }
 
 /* A folder as long as a job may have, and a command of one word. */
 TEST(a_long_folder)
 {
-    char text[64], path[600], name[201];
+    char name[201];
     ls_job job = make_job("true", 1, 1);
     char base[512];
     ls_text_put(base, sizeof base, "%.*s", (int)(strlen(job.directory) - strlen("/jobs/test")),
@@ -570,19 +562,13 @@ TEST(a_long_folder)
     fclose(file);
     ck_assert_int_eq(chmod(program, 0755), 0);
     ls_words_add(&job.command, "%s", program);
-    ls_outcome outcome = run(&job, false);
-    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
-    ls_outcome_free(&outcome);
-    outcome = run(&job, true);
-    ls_outcome_free(&outcome);
-    snprintf(path, sizeof path, "%s/rank0.jsonl", job.directory);
-    fclose(fopen(path, "w"));
+    assert_ends(&job, false, LS_OUTCOME_DONE);
+    assert_ends(&job, true, LS_OUTCOME_DONE);
+    write_file(&job, "rank0.jsonl", "");
     ls_words_add(&job.command, "another"); /* the leftovers go */
-    outcome = run(&job, false);
-    ls_outcome_free(&outcome);
-    ck_assert_int_ne(access(path, F_OK), 0);
-    read_text(&job, "rank0.log", text, sizeof text);
-    ck_assert_str_eq(text, "0\n");
+    assert_ends(&job, false, LS_OUTCOME_DONE);
+    assert_file(&job, "rank0.jsonl", NULL);
+    assert_file(&job, "rank0.log", "0\n");
     ls_job_free(&job);
     ls_path_remove_tree(base);
 }
@@ -604,9 +590,8 @@ TEST(records_that_are_cut)
     }
     ls_job job = make_job(script, 2, 1);
     catch_lines();
-    ls_outcome outcome = run(&job, false);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
     const char *said = caught_text();
-    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     LS_TEXT(want, 2000,
             "test_job: warning: %s/rank0.jsonl had 256 MB and was truncated to 256\n"
             "test_job: warning: %s/rank1.log had 300 MB and was truncated to 256\n",
@@ -617,9 +602,7 @@ TEST(records_that_are_cut)
         snprintf(path, sizeof path, "%s/%s", job.directory, rows[i].name);
         ck_assert_int_eq(stat(path, &status), 0);
         ck_assert_int_eq(status.st_size, rows[i].kept);
-        ck_assert_int_eq(unlink(path), 0);
     }
-    ls_outcome_free(&outcome);
     remove_job(&job);
 }
 
@@ -635,16 +618,12 @@ TEST(networks_of_nodes)
     ck_assert_int_eq(chmod(path, 0755), 0);
     ls_job job = make_job("echo it ran", 4, 2);
     job.net = &net;
-    ls_outcome outcome = run(&job, false);
-    ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
-    ls_outcome_free(&outcome);
+    assert_ends(&job, false, LS_OUTCOME_DONE);
     for (int rank = 0; rank < 4; rank++) {
-        char text[200];
         LS_TEXT(name, 32, "rank%d.log", rank);
         LS_TEXT(want, 200, "--net=/run/netns/ls-12-%d -- %d 10.213.0.1 10.213.0.%d\nit ran\n",
                 rank / 2, rank, rank / 2 + 1);
-        read_text(&job, name, text, sizeof text);
-        ck_assert_str_eq(text, want);
+        assert_file(&job, name, want);
     }
     remove_job(&job);
     play_end();
@@ -839,9 +818,7 @@ ROWS_TEST(reports_of_the_hosts, put_together)
     ck_assert_double_eq(outcome.system_s, reports * 1.5);
     ck_assert_int_eq(outcome.rss_bytes_max, 200);
     ls_outcome_free(&outcome);
-    LS_TEXT(path, 600, "%s/job.json", job.directory);
-    cJSON *root = NULL;
-    ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
+    cJSON *root = read_record(&job);
     const cJSON *record = ls_json_get(root, "outcome");
     ck_assert_int_eq(ls_json_int(record, "first_rank", 9), put_together[_i].first_rank);
     ck_assert_str_eq(ls_json_string(record, "why", ""), why);
@@ -878,13 +855,7 @@ TEST(an_environment_that_is_too_large)
     catch_lines();
     ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
     ck_assert_ptr_nonnull(strstr(caught_lines(), "has 60000 bytes, allowed: 59999\n"));
-    LS_TEXT(path, 600, "%s/job.json", job.directory);
-    cJSON *root = NULL;
-    ck_assert_int_eq(ls_json_read_file(path, &root), LS_OK);
-    const cJSON *record = ls_json_get(root, "outcome");
-    ck_assert_str_eq(ls_json_string(record, "state", ""), "not started");
-    ck_assert_int_eq(ls_json_int(record, "first_rank", 9), -1);
-    cJSON_Delete(root);
+    assert_not_started(&job, -1);
     ls_job_free(&job);
     play_end();
 }

@@ -159,15 +159,21 @@ TEST(memory_is_what_the_kernel_says)
 
 static char folder[] = "/tmp/lockstep-load-XXXXXX";
 
+static void write_file(const char *name, const char *text)
+{
+    LS_TEXT(path, 400, "%s/%s", folder, name);
+    *strrchr(path, '/') = '\0';
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_put(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
 static void write_word(const char *address, const char *name, const char *word)
 {
-    LS_TEXT(path, 300, "%s/bus/pci/devices/%s", folder, address);
-    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
-    ls_text_add(path, sizeof path, "/%s", name);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fprintf(file, "%s\r\nmore\n", word);
-    fclose(file);
+    LS_TEXT(path, 300, "bus/pci/devices/%s/%s", address, name);
+    LS_TEXT(text, 100, "%s\r\nmore\n", word);
+    write_file(path, text);
 }
 
 static void write_device(const char *address, const char *vendor, const char *class)
@@ -196,18 +202,6 @@ TEST(cores_are_those_that_may_be_used)
     ck_assert(cores.usable == 1 && cores.mask == 1 && cores.machine >= CPU_COUNT(&all));
     ls_cores_text(&cores, text, sizeof text);
     ck_assert_msg((strstr(text, "(affinity mask)") != NULL) == (cores.machine > 1), "%s", text);
-}
-
-static void write_file(const char *name, const char *text)
-{
-    LS_TEXT(path, 400, "%s/%s", folder, name);
-    *strrchr(path, '/') = '\0';
-    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
-    ls_text_put(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
 }
 
 /* A container is often bound by a quota of its cgroup: the least of it and those above it, of
@@ -363,15 +357,6 @@ static void git(const char *arguments)
     ck_assert_int_eq(system(command), 0);
 }
 
-static void write_commit(const char *text)
-{
-    LS_TEXT(path, 300, "%s/commit.txt", folder);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-}
-
 TEST(the_commit_of_a_folder)
 {
     char commit[20] = "?";
@@ -399,11 +384,11 @@ TEST(the_commit_of_a_folder)
         ls_machine_commit(folder, cut, sizeof cut, &dirty);
         ck_assert(dirty && strlen(cut) == 5 && strncmp(cut, commit, 5) == 0);
     }
-    write_commit("0123456789ab\n"); /* of a packed tree, wherever it lies */
+    write_file("commit.txt", "0123456789ab\n"); /* of a packed tree, wherever it lies */
     ls_machine_commit(folder, commit, sizeof commit, &dirty);
     ck_assert_str_eq(commit, "0123456789ab");
     ck_assert(!dirty);
-    write_commit("0123456789ab dirty\n");
+    write_file("commit.txt", "0123456789ab dirty\n");
     ls_machine_commit(folder, commit, sizeof commit, &dirty);
     ck_assert_str_eq(commit, "0123456789ab");
     ck_assert(dirty);

@@ -2,20 +2,33 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "kernels/core/path.h"
 #include "suite/unit/suite/suite_fake.h"
 #include "suite/unit/run_suite.h"
 
-static char folder[64];
+static char folder[64]; /* made and removed by the fixture */
+
+static void open_folder(void)
+{
+    fake_folder(folder, sizeof folder);
+}
+
+static void close_folder(void)
+{
+    ls_path_remove_tree(folder);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    FILE *file = fake_open(folder, name);
+    fputs(text, file);
+    fclose(file);
+}
 
 static void write_events(const char *text)
 {
-    fake_folder(folder, sizeof folder);
-    FILE *file = fake_open(folder, "rank0.jsonl");
-    fputs(text, file);
-    fclose(file);
+    write_file("rank0.jsonl", text);
 }
 
 static ls_record read_as(ls_record_mode mode)
@@ -25,44 +38,34 @@ static ls_record read_as(ls_record_mode mode)
     return record;
 }
 
-static void check_steps(const char *text, int strict_steps, int lenient_steps, bool broken)
-{
-    write_events(text);
-    ls_record strict = read_as(LS_RECORD_STRICT), lenient = read_as(LS_RECORD_LENIENT);
-    ck_assert_int_eq(strict.rank[0].step_count, strict_steps);
-    ck_assert_int_ne(strict.broken[0], '\0');
-    ck_assert_int_eq(lenient.rank[0].step_count, lenient_steps);
-    ck_assert_int_eq(lenient.broken[0] != '\0', broken);
-    ls_record_free(&strict);
-    ls_record_free(&lenient);
-    ls_path_remove_tree(folder);
-}
-
 #define START \
     "{\"event\":\"start\",\"schema\":1,\"options\":{\"opt-level\":\"O2\"},\"threads\":3}\n"
 #define STEP(number) "{\"event\":\"step\",\"step\":" #number ",\"loss\":1,\"ms\":{\"total\":5}}\n"
 
-TEST(a_cut_last_line_ends_only_the_strict_reading)
-{
-    check_steps(START STEP(1) "{\"event\":\"st", 1, 1, false);
-}
+static const struct {
+    const char *events;
+    int strict, lenient; /* steps that are read */
+    bool broken;         /* also where it is read leniently */
+} endings[] = {
+    {START STEP(1) "{\"event\":\"st", 1, 1, false},  /* a cut last line */
+    {START STEP(1) STEP(3) STEP(4), 1, 3, false},    /* a gap */
+    {START STEP(1) "epoch 1\n" STEP(2), 1, 1, true}, /* no JSON */
+};
 
-TEST(a_gap_in_the_steps_ends_only_the_strict_reading)
+ROWS_TEST(what_ends_a_reading, endings)
 {
-    check_steps(START STEP(1) STEP(3) STEP(4), 1, 3, false);
-}
-
-TEST(a_line_that_is_no_json_ends_both)
-{
-    check_steps(START STEP(1) "epoch 1\n" STEP(2), 1, 1, true);
+    write_events(endings[_i].events);
+    ls_record strict = read_as(LS_RECORD_STRICT), lenient = read_as(LS_RECORD_LENIENT);
+    ck_assert_int_eq(strict.rank[0].step_count, endings[_i].strict);
+    ck_assert_int_ne(strict.broken[0], '\0');
+    ck_assert_int_eq(lenient.rank[0].step_count, endings[_i].lenient);
+    ck_assert_int_eq(lenient.broken[0] != '\0', endings[_i].broken);
+    ls_record_free(&strict);
+    ls_record_free(&lenient);
 }
 
 TEST(without_any_file_only_lenient_reading_has_a_record)
 {
-    write_events("");
-    char path[128];
-    ls_text_put(path, sizeof path, "%s/rank0.jsonl", folder);
-    ck_assert_int_eq(unlink(path), 0);
     ls_record record;
     ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
     record = read_as(LS_RECORD_LENIENT);
@@ -70,7 +73,6 @@ TEST(without_any_file_only_lenient_reading_has_a_record)
     ck_assert_int_eq(record.spec.role, LS_ROLE_UNKNOWN);
     ck_assert_int_eq(record.world, 0);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 /* The number of ranks decides how many files are read. */
@@ -95,7 +97,6 @@ TEST(a_world_that_is_none_is_refused)
         ck_assert_int_eq(record.spec.steps, 0);
         ck_assert_int_eq(record.first_rank, -1);
         ls_record_free(&record);
-        ls_path_remove_tree(folder);
     }
 }
 
@@ -120,7 +121,6 @@ TEST(events_are_summed_up_by_rank)
     ck_assert(rank->step[0].total_ms == 5);
     ck_assert(isnan(rank->step[0].lr));
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 static ls_status count_event(void *context, const cJSON *event, int line)
@@ -134,12 +134,7 @@ static ls_status count_event(void *context, const cJSON *event, int line)
 TEST(a_step_that_one_rank_audits_is_audited_on_all)
 {
     write_events(START STEP(1) STEP(2));
-    char path[128];
-    snprintf(path, sizeof path, "%s/rank1.jsonl", folder);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fprintf(file, START "%s", STEP(1) "{\"event\":\"step\",\"step\":2,\"audited\":true}\n");
-    fclose(file);
+    write_file("rank1.jsonl", START STEP(1) "{\"event\":\"step\",\"step\":2,\"audited\":true}\n");
     ls_record record = read_as(LS_RECORD_STRICT);
     ck_assert_str_eq(record.broken, "");
     ck_assert_int_eq(record.world, 2);
@@ -148,7 +143,6 @@ TEST(a_step_that_one_rank_audits_is_audited_on_all)
         ck_assert(record.rank[rank].step[1].audited);
     }
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 TEST(events_of_one_name_are_visited)
@@ -159,18 +153,10 @@ TEST(events_of_one_name_are_visited)
     ck_assert_int_eq(ls_record_each_event(&record, 0, "step", count_event, &sum), LS_OK);
     ck_assert_int_eq(sum, 3);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 /* ---- every member -----------------------------------------------------------------------------
  */
-
-static void write_file(const char *name, const char *text)
-{
-    FILE *file = fake_open(folder, name);
-    fputs(text, file);
-    fclose(file);
-}
 
 #define FULL_STEP                                                                                 \
     "{\"event\":\"step\",\"step\":1,\"loss\":1.5,\"loss_bits\":\"0x3fc00000\",\"loss_scale\":64," \
@@ -212,7 +198,6 @@ TEST(every_member_of_a_step)
     ck_assert_ptr_eq(ls_record_find_step(&record.rank[0], 2), s);
     ck_assert_ptr_null(ls_record_find_step(&record.rank[0], 3));
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 TEST(losses_that_are_lost)
@@ -237,7 +222,6 @@ TEST(losses_that_are_lost)
         ck_assert_str_eq(record.broken, "");
         ck_assert_msg(record.rank[0].step[0].loss_lost == rows[i].lost, "%s", rows[i].members);
         ls_record_free(&record);
-        ls_path_remove_tree(folder);
     }
 }
 
@@ -277,7 +261,6 @@ TEST(every_member_of_a_rank)
     }
     ls_record_free(&record);
     ck_assert(record.world == 0 && record.rank == NULL);
-    ls_path_remove_tree(folder);
 }
 
 TEST(every_member_of_a_job)
@@ -335,7 +318,6 @@ TEST(every_member_of_a_job)
     ls_record_free(&record);
     write_file("job.json", "{");
     ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_INFRA);
-    ls_path_remove_tree(folder);
 }
 
 TEST(states_of_an_outcome)
@@ -361,7 +343,6 @@ TEST(states_of_an_outcome)
         ck_assert_msg(record.state == rows[i].state, "'%s' is read as %d", rows[i].text,
                       record.state);
         ls_record_free(&record);
-        ls_path_remove_tree(folder);
     }
 }
 
@@ -419,7 +400,6 @@ ROWS_TEST(every_breach_is_named, breaches)
     LS_TEXT(want, 400, "rank0.jsonl %s", breaches[_i].broken == NULL ? "" : breaches[_i].broken);
     ck_assert_str_eq(record.broken, breaches[_i].broken == NULL ? "" : want);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 /* Of each member one value of its type and one of another. */
@@ -458,14 +438,12 @@ TEST(every_member_has_its_type)
             ck_assert_str_eq(record.broken, bad ? want : "");
             ck_assert_int_eq(record.rank[0].step_count, !bad);
             ls_record_free(&record);
-            ls_path_remove_tree(folder);
         }
     }
 }
 
 TEST(a_zero_byte_in_a_line)
 {
-    fake_folder(folder, sizeof folder);
     FILE *file = fake_open(folder, "rank0.jsonl");
     fwrite(START "{}\0x\n", 1, sizeof START - 1 + 5, file);
     fclose(file);
@@ -475,7 +453,6 @@ TEST(a_zero_byte_in_a_line)
         ck_assert_str_eq(record.broken, "rank0.jsonl line 2 holds a zero byte: '{}'");
         ls_record_free(&record);
     }
-    ls_path_remove_tree(folder);
 }
 
 TEST(the_last_lines_of_a_log)
@@ -497,7 +474,6 @@ TEST(the_last_lines_of_a_log)
         {"a\nbcdef\n", 1, 4, "bcd"},
     };
     ls_record record = {.world = 1};
-    fake_folder(folder, sizeof folder);
     ls_text_put(record.directory, sizeof record.directory, "%s", folder);
     char text[50] = "?";
     ls_record_last_line(&record, 3, text, sizeof text); /* no such log */
@@ -521,7 +497,6 @@ TEST(the_last_lines_of_a_log)
     ls_record_last_lines(&record, 3, 1, all, sizeof all);
     ck_assert_uint_eq(strlen(all), 8191);
     ck_assert(all[0] == '2' && all[8190] == 'x');
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("record")
+TEST_MAIN("record", .before = open_folder, .after = close_folder)

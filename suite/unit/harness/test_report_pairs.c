@@ -67,52 +67,19 @@ static ls_report_run run_of(ls_report_job *list, const int *order, int count)
 static void change(played *p, int what)
 {
     ls_spec *spec = &p->record.spec;
-    switch (what) {
-    case 'r':
-        spec->role = LS_ROLE_PHASES;
-        break;
-    case 'a':
-        ls_text_put(spec->arch, sizeof spec->arch, "resnet32");
-        break;
-    case 'l':
-        spec->level = 3;
-        break;
-    case 'h':
-        ls_text_put(spec->half, sizeof spec->half, "bf16");
-        break;
-    case 'i':
-        spec->image_size++;
-        break;
-    case 'w':
-        spec->world++;
-        break;
-    case 'b':
-        spec->batch_size++;
-        break;
-    case 'B':
-        spec->batch_size--;
-        break;
-    case 'm':
-        spec->bucket_mb = 1;
-        break;
-    case 'n':
-        spec->nodes = 2;
-        break;
-    case 's':
-        p->record.state = LS_RECORD_FAILED;
-        break;
-    case 'c':
-        p->record.checked = false;
-        break;
-    case 't':
-        p->job.speed.count = 0;
-        break;
-    case 'f':
-        p->job.speed.rate.value = NAN;
-        break;
-    default:
-        break;
-    }
+    spec->role = what == 'r' ? LS_ROLE_PHASES : spec->role;
+    spec->arch[6] = what == 'a' ? '3' : spec->arch[6];
+    spec->level = what == 'l' ? 3 : spec->level;
+    spec->half[0] = what == 'h' ? 'b' : spec->half[0];
+    spec->image_size += what == 'i';
+    spec->world += what == 'w';
+    spec->batch_size += (what == 'b') - (what == 'B');
+    spec->bucket_mb = what == 'm' ? 1 : spec->bucket_mb;
+    spec->nodes = what == 'n' ? 2 : spec->nodes;
+    p->record.state = what == 's' ? LS_RECORD_FAILED : p->record.state;
+    p->record.checked = p->record.checked && what != 'c';
+    p->job.speed.count = what == 't' ? 0 : p->job.speed.count;
+    p->job.speed.rate.value = what == 'f' ? NAN : p->job.speed.rate.value;
 }
 
 static void check_near(double value, double want)
