@@ -18,16 +18,6 @@
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
-static ls_store_options where(int rank, int world, int port, double timeout_s)
-{
-    return (ls_store_options){.rank = rank,
-                              .world = world,
-                              .address = "127.0.0.1",
-                              .port = port,
-                              .run_id = "secret",
-                              .timeout_s = timeout_s};
-}
-
 static int dial(int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
@@ -94,7 +84,7 @@ static int besieged(int rank, int world, int port, void *context)
     ls_store *store = NULL;
     struct rlimit limit = {DESCRIPTORS, DESCRIPTORS};
     RANK_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    ls_store_options options = where(rank, world, port, 20.0);
+    ls_store_options options = world_store(rank, world, port, 20.0);
     if (rank == 1) {
         char byte; /* the strangers were first */
         RANK_CHECK(read(pipes[0], &byte, 1) == 1);
@@ -159,7 +149,7 @@ static int entering(int rank, int world, int port, void *context)
     char why[256];
     int fd = -1;
     (void)context;
-    ls_store_options options = where(0, world, port, 5.0); /* the store's own */
+    ls_store_options options = world_store(0, world, port, 5.0); /* the store's own */
     ls_gate_claim claim = {.rank = rank, .world = world, .further = 1};
     ls_store_server_key(&options, key);
     return ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim, ls_clock_after(5),
@@ -178,7 +168,7 @@ LOOP_TEST(descriptors_run_out, 2)
     int opened[DESCRIPTORS], count = 0;
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     int port = world_free_port();
-    ls_store_options options = where(0, 1, port, 5.0);
+    ls_store_options options = world_store(0, 1, port, 5.0);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
     while ((opened[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
         count++;
@@ -203,7 +193,7 @@ static int joining(int rank, int world, int port, void *context)
 {
     ls_store *store = NULL;
     (void)context;
-    ls_store_options options = where(rank, world, port, 1.0);
+    ls_store_options options = world_store(rank, world, port, 1.0);
     return ls_store_open(&options, &store);
 }
 
@@ -266,7 +256,7 @@ static int neighbouring(int rank, int world, int port, void *context)
     ls_store *store = NULL;
     void *values[2];
     size_t bytes[2];
-    ls_store_options options = where(rank, world, port, 6.0);
+    ls_store_options options = world_store(rank, world, port, 6.0);
     options.run_id = "none";
     options.probe = true;
     RANK_CHECK(ls_store_open(&options, &store) == LS_OK);

@@ -15,16 +15,6 @@
 #include "suite/unit/run_suite.h"
 #include "world.h"
 
-static ls_store_options where(int rank, int world, int port)
-{
-    return (ls_store_options){.rank = rank,
-                              .world = world,
-                              .address = "127.0.0.1",
-                              .port = port,
-                              .run_id = "secret",
-                              .timeout_s = 20};
-}
-
 static ls_status connect_all(ls_store *store, const char *name, int rank, int world,
                              const char *address, double limit_s, int *fd)
 {
@@ -40,7 +30,7 @@ static int meshing(int rank, int world, int port, void *context)
     char longest[LS_STORE_KEY_BYTES_MAX - 9]; /* with "/address/0" */
     const char *const names[] = {"data", longest};
     ls_store *store = NULL;
-    ls_store_options options = where(rank, world, port);
+    ls_store_options options = world_store(rank, world, port, 20);
     int fd[2][WORLD_MAX];
     (void)context;
     memset(longest, 'l', sizeof longest);
@@ -84,7 +74,7 @@ LOOP_TEST(each_pair_is_connected, 3)
 static ls_store *lone_store(void)
 {
     ls_store *store = NULL;
-    ls_store_options options = where(0, 1, 0);
+    ls_store_options options = world_store(0, 1, 0, 20);
     ck_assert_int_eq(ls_store_open(&options, &store), LS_OK);
     return store;
 }

@@ -515,6 +515,8 @@ TEST(each_request_is_answered)
         {LS_STORE_SET, "a", "12 ", 0, LS_OK, "", 0},
         {LS_STORE_ADD, "a", "", 1, LS_ERR_USAGE, no_number, 0},
         {LS_STORE_GET, "a", "", 0, LS_OK, "12 ", 0},
+        {LS_STORE_SET, "a", "", 0, LS_OK, "", 0},
+        {LS_STORE_ADD, "a", "", 1, LS_ERR_USAGE, no_number, 0},
     };
     ls_store_server *server = start(1, "127.0.0.1");
     int fd = enter_further(server, 1);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/store/store.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/status.h"
 
@@ -25,6 +26,16 @@ enum { WORLD_MAX = 8, WORLD_LIMIT_S = 30 };
             _exit(LS_ERR_CHECK);                                                        \
         }                                                                               \
     } while (0)
+
+static inline ls_store_options world_store(int rank, int world, int port, double timeout_s)
+{
+    return (ls_store_options){.rank = rank,
+                              .world = world,
+                              .address = "127.0.0.1",
+                              .port = port,
+                              .run_id = "secret",
+                              .timeout_s = timeout_s};
+}
 
 typedef int world_function(int rank, int world, int port, void *context);
 
