@@ -620,19 +620,18 @@ TEST(every_member_of_a_job)
     ck_assert(ls_json_bool(job.facts, "oversubscribed", false)); /* 3 ranks on 2 devices */
     ck_assert(!cJSON_HasObjectItem(job.facts, "link"));
     ls_job_free(&job);
-    site.devices = 3;
-    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
-    ck_assert(!ls_json_bool(job.facts, "oversubscribed", true));
-    ls_job_free(&job);
-    site.devices = 1;
-    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
-    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
-    ls_job_free(&job);
-    site.devices = 3;
-    site.oversubscribed = true;
-    ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
-    ck_assert(ls_json_bool(job.facts, "oversubscribed", false));
-    ls_job_free(&job);
+    static const struct {
+        int devices;
+        bool asked, oversubscribed;
+    } rows[] = {{3, false, false}, {1, false, true}, {3, true, true}};
+    for (int i = 0; i < 3; i++) {
+        site.devices = rows[i].devices;
+        site.oversubscribed = rows[i].asked;
+        ck_assert_int_eq(ls_matrix_job(&spec, &site, &job), LS_OK);
+        ck_assert(ls_json_bool(job.facts, "oversubscribed", !rows[i].oversubscribed) ==
+                  rows[i].oversubscribed);
+        ls_job_free(&job);
+    }
 }
 
 /* What a spec of a role is without further choices. */
