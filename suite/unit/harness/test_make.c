@@ -64,9 +64,12 @@ static void copy(const place *at, const char *name, const char *more)
     free(text);
 }
 
-static place set_up(void)
+/* Of the test that runs; made and removed by the fixture. */
+static place made, *const at = &made;
+
+static void set_up(void)
 {
-    place made = {.tree = "/tmp/lockstep-make-XXXXXX"}, *at = &made;
+    ls_text_put(made.tree, sizeof made.tree, "/tmp/lockstep-make-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(at->tree));
     ck_assert(ls_path_find("Makefile", at->source, sizeof at->source));
     *strrchr(at->source, '/') = '\0';
@@ -92,7 +95,11 @@ static place set_up(void)
         copy(at, tables.gl_pathv[i] + strlen(at->source) + 1, "");
     }
     globfree(&tables);
-    return made;
+}
+
+static void tear_down(void)
+{
+    ls_path_remove_tree(made.tree);
 }
 
 typedef enum route { COMMAND_LINE, ENVIRONMENT, STRONG_ENVIRONMENT /* make -e */ } route;
@@ -114,6 +121,19 @@ static int make(const place *at, const char *target, const char *given, route by
     ck_assert_int_eq(ls_proc_start(&spec, &process), LS_OK);
     ck_assert(ls_proc_wait_all(&process, 1, ls_clock_after(30)));
     return process.code;
+}
+
+/* make's end, and what its programs were given. */
+static void check_arguments(const place *at, const char *target, const char *given, route by,
+                            int code, const char *wanted)
+{
+    int ended = make(at, target, given, by);
+    char *said = read_from(at->tree, "output");
+    ck_assert_msg(ended == code, "make %s %s: %s", target, given, said);
+    free(said);
+    char *got = read_from(at->tree, "arguments");
+    ck_assert_str_eq(got, wanted);
+    free(got);
 }
 
 /* Fails unless the value arrived as one argument, or make ended with 2 and named the variable. */
@@ -145,7 +165,6 @@ static const char *const targets[] = {"bench", "check",     "conform", "detect",
 
 ROWS_TEST(values_are_text, targets)
 {
-    place made = set_up(), *at = &made;
     const char *target = targets[_i];
     LS_TEXT(table, 100, "suite/make/%s.def", target);
     char *dash = strchr(table, '-');
@@ -170,13 +189,11 @@ ROWS_TEST(values_are_text, targets)
     }
     ck_assert_int_gt(count, 0);
     free(rows);
-    ls_path_remove_tree(at->tree);
 }
 
 /* These become part of commands; a value that a shell would interpret is refused. */
 TEST(values_of_the_build)
 {
-    place made = set_up(), *at = &made;
     static const char *const names[] = {"BUILD",    "PREFIX",    "DESTDIR",  "DEPS",     "V",
                                         "PLANTS",   "CUDA_ARCH", "OPTIMISE", "SANITIZE", "CFLAGS",
                                         "CXXFLAGS", "CPPFLAGS",  "LDFLAGS"};
@@ -191,13 +208,11 @@ TEST(values_of_the_build)
     check(at, "help", "CC", together, COMMAND_LINE);
     check(at, "help", "EXTRA", together, COMMAND_LINE);
     check(at, "help", "BUILD", "/a folder/x", COMMAND_LINE);
-    ls_path_remove_tree(at->tree);
 }
 
 /* What the command line is used for stays possible. */
 TEST(plain_values)
 {
-    place made = set_up(), *at = &made;
     static const char *const given[] = {"BUILD=build/x-1.0", "CFLAGS=-O3 -DX=1,2 -Wl,-rpath=/a:/b",
                                         "CUDA_ARCH=80 90", "OPTIMISE=-O1 -g", "CC=ccache gcc"};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
@@ -210,24 +225,15 @@ TEST(plain_values)
          "<conform><><conform><--seed><3><--gate><manners>"}, /* our trainer's manners, too */
         {"GATE=none", "<conform><><conform><--gate><none>"},
     };
-    char *got;
     for (size_t i = 0; i < sizeof conform / sizeof *conform; i++) {
-        ck_assert_int_eq(make(at, "conform", conform[i][0], COMMAND_LINE), 0);
-        got = read_from(at->tree, "arguments");
-        ck_assert_str_eq(got, conform[i][1]);
-        free(got);
+        check_arguments(at, "conform", conform[i][0], COMMAND_LINE, 0, conform[i][1]);
     }
-    ck_assert_int_eq(make(at, "bench", "NGPUS=2", ENVIRONMENT), 0);
-    got = read_from(at->tree, "arguments");
-    ck_assert_str_eq(got, "<bench><><bench><NGPUS=2>");
-    free(got);
-    ls_path_remove_tree(at->tree);
+    check_arguments(at, "bench", "NGPUS=2", ENVIRONMENT, 0, "<bench><><bench><NGPUS=2>");
 }
 
 /* Targets that run programs install what these need first, unless INSTALL=no forbids it. */
 TEST(jobs_set_up_first)
 {
-    place made = set_up(), *at = &made;
     static const char *const purposes[][2] = {
         {"bench", "<bench><no>"},    {"check", "<check><no>"},     {"conform", "<conform><no>"},
         {"detect", "<conform><no>"}, {"compare", "<conform><no>"}, {"peers", "<conform><no>"},
@@ -243,31 +249,22 @@ TEST(jobs_set_up_first)
                       purposes[i][0], got);
         free(got);
     }
-    ls_path_remove_tree(at->tree);
 }
 
 /* The name of a fault is checked before a build with planted faults is made. */
 TEST(a_fault_is_checked_before_it_is_built)
 {
-    place made = set_up(), *at = &made;
     put(at, "suite/plants/x.patch", "", 0644);
-    ck_assert_int_eq(make(at, "detect", "FAULT=x", COMMAND_LINE), 0);
-    char *got = read_from(at->tree, "arguments");
-    ck_assert_str_eq(got, "<conform><><detect><--list><--fault><x><build><suite/plants/x.patch>"
-                          "<detect><--fault><x>");
-    free(got);
+    check_arguments(at, "detect", "FAULT=x", COMMAND_LINE, 0,
+                    "<conform><><detect><--list><--fault><x><build><suite/plants/x.patch>"
+                    "<detect><--fault><x>");
     put(at, "build/lockstep", "#!/bin/sh\nexit 2\n", 0755);
-    ck_assert_int_eq(make(at, "detect", "FAULT=x", COMMAND_LINE), 2);
-    got = read_from(at->tree, "arguments");
-    ck_assert_str_eq(got, "<conform><>");
-    free(got);
-    ls_path_remove_tree(at->tree);
+    check_arguments(at, "detect", "FAULT=x", COMMAND_LINE, 2, "<conform><>");
 }
 
 /* Programs that are built outside the tree find its files. */
 TEST(a_build_elsewhere_links_the_tree)
 {
-    place made = set_up(), *at = &made;
     LS_TEXT(given, 100, "BUILD=%s-elsewhere", at->tree);
     LS_TEXT(claims, 100, "%s-elsewhere/suite", at->tree);
     put(at, "suite/claims/x.txt", "", 0644);
@@ -276,13 +273,11 @@ TEST(a_build_elsewhere_links_the_tree)
     ck_assert_int_eq(access(file, R_OK), 0);
     ls_path_remove_tree(given + strlen("BUILD="));
     ck_assert_int_eq(make(at, "build/suite", "BUILD=build", COMMAND_LINE), 2);
-    ls_path_remove_tree(at->tree);
 }
 
 /* A Gloo that gloo_mesh.hh does not know leaves that engine out; make goes on and says so. */
 TEST(other_gloo)
 {
-    place made = set_up(), *at = &made;
     static const struct {
         const char *compiler, *body, *said;
     } cases[] = {
@@ -300,7 +295,6 @@ TEST(other_gloo)
         ck_assert_msg(strstr(said, cases[i].said) != NULL, "%s: %s", cases[i].body, said);
         free(said);
     }
-    ls_path_remove_tree(at->tree);
 }
 
-TEST_MAIN("make", .timeout_s = 60)
+TEST_MAIN("make", .timeout_s = 60, .before = set_up, .after = tear_down)
