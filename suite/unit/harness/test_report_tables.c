@@ -166,20 +166,28 @@ ROWS_TEST(titles_say_what_limits, limits)
     drop_job(&job[1]);
 }
 
+/* A job of one rank that trains in that way; nothing was measured if `count` is 0. */
+static ls_report_job way_job(ls_way way, ls_role role, int count)
+{
+    static const int steps[] = {0};
+    ls_report_job job = job_of(1, steps);
+    job.record->spec.way = way;
+    job.record->spec.role = role;
+    job.speed.count = count;
+    return job;
+}
+
 /* A row for each way that was timed, in the order of ls_way, and none for other jobs. */
 TEST(ways_in_their_order)
 {
-    static const int steps[] = {0};
     static const ls_way ways[] = {LS_WAY_REPLICAS, LS_WAY_NONE, LS_WAY_DDP, LS_WAY_STAGES};
     ls_report_job job[4];
     ls_report_run run = {.job_count = 4, .job = job};
     ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
     write_text("tables/t.tsv", "");
     for (int j = 0; j < run.job_count; j++) {
-        job[j] = job_of(1, steps);
-        job[j].record->spec.way = ways[j];
-        job[j].record->spec.role = ways[j] == LS_WAY_REPLICAS ? LS_ROLE_WAY : LS_ROLE_THROUGHPUT;
-        job[j].speed.count = ways[j] == LS_WAY_STAGES ? 0 : 1; /* nothing was measured */
+        job[j] = way_job(ways[j], ways[j] == LS_WAY_REPLICAS ? LS_ROLE_WAY : LS_ROLE_THROUGHPUT,
+                         ways[j] != LS_WAY_STAGES);
     }
     ls_table_head head;
     ck_assert_int_eq(ls_tables_ways_write(&run), LS_OK);
@@ -191,7 +199,6 @@ TEST(ways_in_their_order)
     ck_assert(first != NULL && second != NULL && first < second);
     free(table);
     for (int j = 0; j < run.job_count; j++) {
-        job[j].speed.count = 0;
         drop_job(&job[j]);
     }
 }
@@ -203,20 +210,17 @@ TEST(ways_are_compared_round_by_round)
 {
     enum { ROUNDS = 5 };
     static const double speed[ROUNDS] = {100, 50, 100, 100, 25};
-    static const int steps[] = {0};
     ls_report_job job[2 * ROUNDS];
     ls_report_run run = {.job_count = 2 * ROUNDS, .job = job};
     ls_text_put(run.directory, sizeof run.directory, "%s", scratch);
     write_text("tables/t.tsv", "");
     for (int j = 0; j < run.job_count; j++) {
         bool ddp = j % 2 == 0;
-        job[j] = job_of(1, steps);
+        job[j] = way_job(ddp ? LS_WAY_DDP : LS_WAY_REPLICAS,
+                         j == 0 ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY, 1);
         job[j].record->state = LS_RECORD_DONE;
         job[j].record->checked = true;
-        job[j].record->spec.way = ddp ? LS_WAY_DDP : LS_WAY_REPLICAS;
-        job[j].record->spec.role = j == 0 ? LS_ROLE_THROUGHPUT : LS_ROLE_WAY;
         job[j].record->spec.repeat = j / 2;
-        job[j].speed.count = 1;
         job[j].speed.rate.value = speed[j / 2] * (ddp ? 2 : 1) * (j == 5 ? 1.1 : 1);
     }
     for (int broken = 0; broken < 2; broken++) {
@@ -233,7 +237,6 @@ TEST(ways_are_compared_round_by_round)
         free(table);
     }
     for (int j = 0; j < run.job_count; j++) {
-        job[j].speed.count = 0;
         drop_job(&job[j]);
     }
 }
