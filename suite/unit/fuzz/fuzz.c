@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
 enum { SAID_MAX = 3000 }; /* bytes shown of a reader's last messages */
@@ -233,12 +233,6 @@ static int run_reader(const reader *r, fuzz *f, int64_t until_ns, shared *status
     return 0;
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *at)
-{
-    (void)about, (void)kind, (void)at;
-    return remove(path);
-}
-
 static bool fuzz_reader(const reader *r, const char *recorded, uint64_t seed, double seconds)
 {
     fuzz f = {.recorded = recorded, .random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
@@ -274,7 +268,7 @@ static bool fuzz_reader(const reader *r, const char *recorded, uint64_t seed, do
         free(said);
         return false;
     }
-    (void)nftw(f.folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    ls_path_remove_tree(f.folder);
     return true;
 }
 
