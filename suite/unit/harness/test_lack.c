@@ -17,21 +17,8 @@
 #include "kernels/core/usage.h"
 #include "kernels/core/text.h"
 #include "suite/suite.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-
-static char scratch[] = "/tmp/test_lack.XXXXXX";
-
-static void write_file(const char *name, const char *text)
-{
-    LS_TEXT(path, 300, "%s/%s", scratch, name);
-    LS_TEXT(folder, 300, "%s", path);
-    *strrchr(folder, '/') = '\0';
-    ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-}
 
 /* Rank 1 of two ends like this; the other one lost it (code 10). */
 static const struct {
@@ -77,8 +64,8 @@ ROWS_TEST(a_lack_is_not_the_subjects, ends)
     ls_record job = {
         .state = LS_RECORD_FAILED, .world = 2, .rank = ranks, .memory_kills = ends[_i].kills};
     ls_text_put(job.directory, sizeof job.directory, "%s", scratch);
-    write_file("rank0.log", "error: a peer was lost\n");
-    write_file("rank1.log", ends[_i].log);
+    write_text("rank0.log", "error: a peer was lost\n");
+    write_text("rank1.log", ends[_i].log);
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
         ls_verdict verdict = {.code = before[i], .evidence = "as judged"};
         ls_verdict_check_lack(&job, 1, ends[_i].takes_disk, &verdict);
@@ -94,10 +81,10 @@ TEST(kills_of_both_hierarchies_are_counted)
     setenv("LS_SYSFS", scratch, 1);
     setenv("LS_PROCFS", scratch, 1);
     ck_assert_int_eq(ls_record_kills(), 0);
-    write_file("self/cgroup", "4:memory:/m\n0::/a/b\n");
-    write_file("fs/cgroup/memory/m/memory.oom_control",
+    write_text("self/cgroup", "4:memory:/m\n0::/a/b\n");
+    write_text("fs/cgroup/memory/m/memory.oom_control",
                "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
-    write_file("fs/cgroup/a/memory.events", "low 0\noom 5\noom_kill 4\noom_group_kill 0\n");
+    write_text("fs/cgroup/a/memory.events", "low 0\noom 5\noom_kill 4\noom_group_kill 0\n");
     ck_assert_int_eq(ls_record_kills(), 6);
 }
 
@@ -195,16 +182,6 @@ ROWS_TEST(a_program_that_lacks_something_ends_with_3, programs)
                       ? WIFSIGNALED(status) && WTERMSIG(status) == programs[_i].signal
                       : WIFEXITED(status) && WEXITSTATUS(status) == programs[_i].code,
                   "status 0x%x", status);
-}
-
-static void open_scratch(void)
-{
-    ck_assert_ptr_nonnull(mkdtemp(scratch));
-}
-
-static void close_scratch(void)
-{
-    ls_path_remove_tree(scratch);
 }
 
 TEST_MAIN("lack", .before = open_scratch, .after = close_scratch)

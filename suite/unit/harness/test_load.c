@@ -15,6 +15,7 @@
 #include "kernels/core/cores.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 
 TEST(what_others_take_is_held_against_our_cores_only)
@@ -157,23 +158,11 @@ TEST(memory_is_what_the_kernel_says)
     ck_assert(swapped >= before && swapped <= number_in("/proc/vmstat", "pswpout "));
 }
 
-static char folder[] = "/tmp/lockstep-load-XXXXXX";
-
-static void write_file(const char *name, const char *text)
-{
-    LS_TEXT(path, 400, "%s/%s", folder, name);
-    *strrchr(path, '/') = '\0';
-    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
-    ls_text_put(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
-}
-
 static void write_word(const char *address, const char *name, const char *word)
 {
     LS_TEXT(path, 300, "bus/pci/devices/%s/%s", address, name);
     LS_TEXT(text, 100, "%s\r\nmore\n", word);
-    write_file(path, text);
+    write_text(path, text);
 }
 
 static void write_device(const char *address, const char *vendor, const char *class)
@@ -234,13 +223,12 @@ static const struct {
 
 ROWS_TEST(a_quota_is_the_number_of_cores, quotas)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    setenv("LS_SYSFS", folder, 1);
-    setenv("LS_PROCFS", folder, 1);
-    write_file("self/cgroup", quotas[_i].cgroup);
+    setenv("LS_SYSFS", scratch, 1);
+    setenv("LS_PROCFS", scratch, 1);
+    write_text("self/cgroup", quotas[_i].cgroup);
     for (int i = 0; i < 3 && quotas[_i].file[i][0] != NULL; i++) {
         LS_TEXT(name, 100, "fs/cgroup/%s", quotas[_i].file[i][0]);
-        write_file(name, quotas[_i].file[i][1]);
+        write_text(name, quotas[_i].file[i][1]);
     }
     ls_cores cores = ls_cores_read();
     /* a quotient such as 20000 / 100000 is rounded once, as the literal is */
@@ -251,7 +239,6 @@ ROWS_TEST(a_quota_is_the_number_of_cores, quotas)
     ck_assert_int_eq(cJSON_IsNull(cJSON_GetObjectItem(print, "cpu_quota")),
                      isinf(cores.quota) != 0);
     cJSON_Delete(print);
-    ls_path_remove_tree(folder);
 }
 
 TEST(cores_in_words)
@@ -277,9 +264,8 @@ TEST(cores_in_words)
 
 TEST(the_fingerprint_of_a_machine)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    setenv("LS_SYSFS", folder, 1);
-    setenv("LS_LIB_DIR", folder, 1);
+    setenv("LS_SYSFS", scratch, 1);
+    setenv("LS_LIB_DIR", scratch, 1);
     setenv("LS_NVML", "/nonexistent", 1);
     write_device("0000:18:00.0", "0x10de", "0x030200");
     write_device("0000:17:00.0", "0x10de", "0x030000");
@@ -291,8 +277,8 @@ TEST(the_fingerprint_of_a_machine)
         setenv(names[i], i == 1 ? "" : "x=y", 1);
     }
     setenv("SOME_SECRET", "x", 1);
-    setenv("LS_PROCFS", folder, 1);
-    write_file("driver/nvidia/version",
+    setenv("LS_PROCFS", scratch, 1);
+    write_text("driver/nvidia/version",
                "NVRM version: NVIDIA UNIX x86_64 Kernel Module  575.57.08  Tue Jul 8 2025\n");
     cJSON *print = ls_machine_fingerprint();
     const cJSON *found = cJSON_GetObjectItem(print, "environment"), *entry;
@@ -338,13 +324,12 @@ TEST(the_fingerprint_of_a_machine)
     ck_assert_int_eq(cJSON_HasObjectItem(print, "governor"), known);
     cJSON_Delete(print);
     ls_machine_device all[LS_MACHINE_DEVICES_MAX];
-    ck_assert_int_eq(ls_machine_devices(folder, all), 2);
+    ck_assert_int_eq(ls_machine_devices(scratch, all), 2);
     ck_assert_ptr_nonnull(strstr(all[0].failure, "ls_cuda.so not built"));
     ck_assert_int_eq(ls_machine_devices("/nonexistent", all), 0);
     if (file != NULL) {
         fclose(file);
     }
-    ls_path_remove_tree(folder);
 }
 
 /* Where other processes of a test have git's variables set they would name another folder. */
@@ -353,7 +338,7 @@ static void git(const char *arguments)
     LS_TEXT(
         command, 400,
         "GIT_CONFIG_GLOBAL=/dev/null git -C %s -c user.name=n -c user.email=e %s >/dev/null 2>&1",
-        folder, arguments);
+        scratch, arguments);
     ck_assert_int_eq(system(command), 0);
 }
 
@@ -361,9 +346,8 @@ TEST(the_commit_of_a_folder)
 {
     char commit[20] = "?";
     bool dirty = true;
-    ck_assert_ptr_nonnull(mkdtemp(folder));
     setenv("GIT_CEILING_DIRECTORIES", "/tmp", 1);
-    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    ls_machine_commit(scratch, commit, sizeof commit, &dirty);
     ck_assert_str_eq(commit, "");
     ck_assert(!dirty);
     if (system("git --version >/dev/null 2>&1") == 0) {
@@ -372,27 +356,26 @@ TEST(the_commit_of_a_folder)
         git("add .");
         git("commit -m x");
         dirty = true;
-        ls_machine_commit(folder, commit, sizeof commit, &dirty);
+        ls_machine_commit(scratch, commit, sizeof commit, &dirty);
         ck_assert_uint_eq(strlen(commit), 12);
         ck_assert_uint_eq(strspn(commit, "0123456789abcdef"), 12);
         ck_assert(!dirty);
         write_word("x", "untracked", "x");
-        ls_machine_commit(folder, commit, sizeof commit, &dirty);
+        ls_machine_commit(scratch, commit, sizeof commit, &dirty);
         ck_assert(!dirty);
         write_word("x", "f", "another");
         char cut[6];
-        ls_machine_commit(folder, cut, sizeof cut, &dirty);
+        ls_machine_commit(scratch, cut, sizeof cut, &dirty);
         ck_assert(dirty && strlen(cut) == 5 && strncmp(cut, commit, 5) == 0);
     }
-    write_file("commit.txt", "0123456789ab\n"); /* of a packed tree, wherever it lies */
-    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    write_text("commit.txt", "0123456789ab\n"); /* of a packed tree, wherever it lies */
+    ls_machine_commit(scratch, commit, sizeof commit, &dirty);
     ck_assert_str_eq(commit, "0123456789ab");
     ck_assert(!dirty);
-    write_file("commit.txt", "0123456789ab dirty\n");
-    ls_machine_commit(folder, commit, sizeof commit, &dirty);
+    write_text("commit.txt", "0123456789ab dirty\n");
+    ls_machine_commit(scratch, commit, sizeof commit, &dirty);
     ck_assert_str_eq(commit, "0123456789ab");
     ck_assert(dirty);
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("load")
+TEST_MAIN("load", .before = open_scratch, .after = close_scratch)

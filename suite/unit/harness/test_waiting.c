@@ -11,9 +11,9 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 
-static char folder[] = "/tmp/ls_waiting_XXXXXX";
 static char text[LS_WAITING_TEXT_BYTES];
 
 /* ---- when a line is printed ------------------------------------------------------------------ */
@@ -81,12 +81,6 @@ TEST(lines_come_after_ten_seconds_and_each_minute)
 
 enum { STOPPED, JOINING, IDLE };
 
-static void write_file(const char *name, const char *content)
-{
-    LS_TEXT(path, 200, "%s/%s", folder, name);
-    ck_assert_int_eq(ls_file_replace(path, content, strlen(content)), LS_OK);
-}
-
 TEST(a_stopped_process_is_named)
 {
     char wanted[100];
@@ -126,31 +120,28 @@ TEST(a_rank_that_joins_says_whom_it_misses)
         {"1 2\n", NULL},
         {"", NULL},
     };
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ls_awaited awaited = ls_awaited_begin(folder, NULL);
+    ls_awaited awaited = ls_awaited_begin(scratch, NULL);
     LS_TEXT(name, 40, "joining.%d", (int)getpid());
     ck_assert(ls_awaited_probes[JOINING](&awaited, text, sizeof text) < 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        write_file(name, rows[i].line);
+        write_text(name, rows[i].line);
         double since_s = ls_awaited_probes[JOINING](&awaited, text, sizeof text);
         ck_assert_msg((since_s >= 0) == (rows[i].says != NULL), "row %zu", i);
         ck_assert_msg(since_s < 0 || strncmp(text, rows[i].says, strlen(rows[i].says)) == 0, "%s",
                       text);
     }
-    write_file(name, "");
-    write_file("joining.999999999", "0 2 - -\n"); /* of a process that is no more */
+    write_text(name, "");
+    write_text("joining.999999999", "0 2 - -\n"); /* of a process that is no more */
     ck_assert(ls_awaited_probes[JOINING](&awaited, text, sizeof text) < 0);
-    ls_path_remove_tree(folder);
 }
 
 TEST(files_that_do_not_change)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    ls_awaited awaited = ls_awaited_begin(folder, NULL);
+    ls_awaited awaited = ls_awaited_begin(scratch, NULL);
     awaited.seen_ns -= INT64_C(70000000000);
     /* a job that writes no events is never idle */
     ck_assert(ls_awaited_probes[IDLE](&awaited, text, sizeof text) < 0);
-    write_file("rank1.jsonl",
+    write_text("rank1.jsonl",
                "{\"event\":\"start\",\"schema\":1}\n{\"event\":\"step\",\"step\":5}\n");
     for (int change = 0; change < 3; change++) {
         ck_assert(ls_awaited_probes[IDLE](&awaited, text, sizeof text) < 0);
@@ -161,14 +152,13 @@ TEST(files_that_do_not_change)
         ck_assert(since_s >= 61 && since_s < 100);
         ck_assert_msg(strstr(text, "no step for 61 s: rank 1 after 'step 5'") == text, "%s", text);
         /* calls of an open step count, whose file keeps its size */
-        write_file("open.rank1", change == 0 ? "         6\n0001 " : "         6\n0002 ");
-        write_file("other.rank1", change == 0 ? "a" : "bb");
+        write_text("open.rank1", change == 0 ? "         6\n0001 " : "         6\n0002 ");
+        write_text("other.rank1", change == 0 ? "a" : "bb");
         if (change == 1) {
             break;
         }
     }
     ck_assert(ls_awaited_probes[IDLE](&awaited, text, sizeof text) < 0);
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("waiting", .timeout_s = 60)
+TEST_MAIN("waiting", .timeout_s = 60, .before = open_scratch, .after = close_scratch)
