@@ -4,37 +4,19 @@
 #include <stdlib.h>
 
 #include "kernels/core/path.h"
-#include "suite/unit/suite/suite_fake.h"
+#include "suite/suite.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-
-static char folder[64]; /* made and removed by the fixture */
-
-static void open_folder(void)
-{
-    fake_folder(folder, sizeof folder);
-}
-
-static void close_folder(void)
-{
-    ls_path_remove_tree(folder);
-}
-
-static void write_file(const char *name, const char *text)
-{
-    FILE *file = fake_open(folder, name);
-    fputs(text, file);
-    fclose(file);
-}
 
 static void write_events(const char *text)
 {
-    write_file("rank0.jsonl", text);
+    write_text("rank0.jsonl", text);
 }
 
 static ls_record read_as(ls_record_mode mode)
 {
     ls_record record;
-    ck_assert_int_eq(ls_record_read(folder, mode, &record), LS_OK);
+    ck_assert_int_eq(ls_record_read(scratch, mode, &record), LS_OK);
     return record;
 }
 
@@ -67,7 +49,7 @@ ROWS_TEST(what_ends_a_reading, endings)
 TEST(without_any_file_only_lenient_reading_has_a_record)
 {
     ls_record record;
-    ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_record_read(scratch, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
     record = read_as(LS_RECORD_LENIENT);
     ck_assert_int_eq(record.state, LS_RECORD_UNKNOWN);
     ck_assert_int_eq(record.spec.role, LS_ROLE_UNKNOWN);
@@ -81,14 +63,14 @@ TEST(a_world_that_is_none_is_refused)
     static const char *const worlds[] = {"2e9", "1e300", "-1", "1.5", "1025", "\"2\"", "null"};
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
         write_events(START STEP(1));
-        FILE *file = fake_open(folder, "job.json");
+        FILE *file = create("job.json");
         fprintf(file,
                 "{\"facts\":{\"world\":%s,\"batch_size\":2e9,\"image_size\":1e300,\"steps\":-1},"
                 "\"outcome\":{\"first_rank\":1e300,\"code\":-1e300}}",
                 worlds[i]);
         fclose(file);
         ls_record record;
-        ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
+        ck_assert_int_eq(ls_record_read(scratch, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
         record = read_as(LS_RECORD_LENIENT);
         ck_assert_int_eq(record.world, 0);
         ck_assert_int_eq(record.spec.world, 0);
@@ -134,7 +116,7 @@ static ls_status count_event(void *context, const cJSON *event, int line)
 TEST(a_step_that_one_rank_audits_is_audited_on_all)
 {
     write_events(START STEP(1) STEP(2));
-    write_file("rank1.jsonl", START STEP(1) "{\"event\":\"step\",\"step\":2,\"audited\":true}\n");
+    write_text("rank1.jsonl", START STEP(1) "{\"event\":\"step\",\"step\":2,\"audited\":true}\n");
     ls_record record = read_as(LS_RECORD_STRICT);
     ck_assert_str_eq(record.broken, "");
     ck_assert_int_eq(record.world, 2);
@@ -233,10 +215,10 @@ TEST(every_member_of_a_rank)
                  "{\"event\":\"buckets\",\"buckets\":[{\"bytes\":100},{\"bytes\":20},{}]}\n"
                  "{\"event\":\"audit\",\"elements\":1,\"bad\":0}\n"
                  "{\"event\":\"end\",\"code\":7}\n");
-    write_file(
+    write_text(
         "rank1.jsonl",
         "{\"event\":\"unsupported\",\"schema\":1,\"option\":\"--x\"}\n{\"event\":\"end\"}\n");
-    write_file("rank2.jsonl", START STEP(5) STEP(6) STEP(7) STEP(8) STEP(9));
+    write_text("rank2.jsonl", START STEP(5) STEP(6) STEP(7) STEP(8) STEP(9));
     ls_record record = read_as(LS_RECORD_STRICT);
     const ls_record_rank *r = &record.rank[0];
     ck_assert_str_eq(record.broken, "");
@@ -266,7 +248,7 @@ TEST(every_member_of_a_rank)
 TEST(every_member_of_a_job)
 {
     write_events(START);
-    write_file(
+    write_text(
         "job.json",
         "{\"label\":\"O2, 3 ranks\",\"facts\":{\"world\":3,\"role\":\"sdc\",\"level\":\"O1\","
         "\"oversubscribed\":true,\"half_emulated\":true,\"checked\":true,\"rung\":2,"
@@ -275,8 +257,8 @@ TEST(every_member_of_a_job)
         "{\"rank\":0,\"code\":10,\"signal\":1,\"rss_bytes_max\":123},{\"rank\":2,"
         "\"code\":137,\"signal\":9},{\"rank\":3,\"code\":1},{\"rank\":-1,\"code\":1}]}}");
     ls_record record = read_as(LS_RECORD_STRICT);
-    ck_assert_str_eq(record.directory, folder);
-    ck_assert_str_eq(record.id, strrchr(folder, '/') + 1);
+    ck_assert_str_eq(record.directory, scratch);
+    ck_assert_str_eq(record.id, strrchr(scratch, '/') + 1);
     ck_assert_str_eq(record.label, "O2, 3 ranks");
     ck_assert_str_eq(record.why, "host x: y");
     ck_assert(record.world == 3 && record.spec.world == 3 && record.spec.role == LS_ROLE_SDC);
@@ -297,7 +279,7 @@ TEST(every_member_of_a_job)
     }
     ls_record_free(&record);
     /* half of O0 emulates nothing; absent facts */
-    write_file("job.json",
+    write_text("job.json",
                "{\"facts\":{\"level\":\"O0\",\"half_emulated\":true,\"checked\":false}}");
     record = read_as(LS_RECORD_STRICT);
     ck_assert(!record.half_emulated && record.judged && !record.checked && !record.oversubscribed);
@@ -307,17 +289,17 @@ TEST(every_member_of_a_job)
     ck_assert_str_eq(record.label, record.id);
     ck_assert_str_eq(record.why, "");
     ls_record_free(&record);
-    write_file("job.json", "{\"facts\":{\"world\":0}}");
+    write_text("job.json", "{\"facts\":{\"world\":0}}");
     record = read_as(LS_RECORD_STRICT);
     ck_assert(record.world == 0 && !record.judged);
     ls_record_free(&record);
-    write_file("job.json", "[]");
-    ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
+    write_text("job.json", "[]");
+    ck_assert_int_eq(ls_record_read(scratch, LS_RECORD_STRICT, &record), LS_ERR_USAGE);
     record = read_as(LS_RECORD_LENIENT);
     ck_assert_int_eq(record.world, 1);
     ls_record_free(&record);
-    write_file("job.json", "{");
-    ck_assert_int_eq(ls_record_read(folder, LS_RECORD_STRICT, &record), LS_ERR_INFRA);
+    write_text("job.json", "{");
+    ck_assert_int_eq(ls_record_read(scratch, LS_RECORD_STRICT, &record), LS_ERR_INFRA);
 }
 
 TEST(states_of_an_outcome)
@@ -338,7 +320,7 @@ TEST(states_of_an_outcome)
         write_events(START);
         LS_TEXT(text, 200, "{\"facts\":{\"world\":1},\"outcome\":{\"state\":\"%s\"}}",
                 rows[i].text);
-        write_file("job.json", text);
+        write_text("job.json", text);
         ls_record record = read_as(LS_RECORD_STRICT);
         ck_assert_msg(record.state == rows[i].state, "'%s' is read as %d", rows[i].text,
                       record.state);
@@ -444,10 +426,10 @@ TEST(every_member_has_its_type)
 
 TEST(a_zero_byte_in_a_line)
 {
-    FILE *file = fake_open(folder, "rank0.jsonl");
+    FILE *file = create("rank0.jsonl");
     fwrite(START "{}\0x\n", 1, sizeof START - 1 + 5, file);
     fclose(file);
-    write_file("rank1.jsonl", "y\n");
+    write_text("rank1.jsonl", "y\n");
     for (int mode = LS_RECORD_STRICT; mode <= LS_RECORD_LENIENT; mode++) {
         ls_record record = read_as((ls_record_mode)mode); /* the first breach of the first rank */
         ck_assert_str_eq(record.broken, "rank0.jsonl line 2 holds a zero byte: '{}'");
@@ -474,12 +456,12 @@ TEST(the_last_lines_of_a_log)
         {"a\nbcdef\n", 1, 4, "bcd"},
     };
     ls_record record = {.world = 1};
-    ls_text_put(record.directory, sizeof record.directory, "%s", folder);
+    ls_text_put(record.directory, sizeof record.directory, "%s", scratch);
     char text[50] = "?";
     ls_record_last_line(&record, 3, text, sizeof text); /* no such log */
     ck_assert_str_eq(text, "");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        write_file("rank3.log", rows[i].log);
+        write_text("rank3.log", rows[i].log);
         ls_record_last_lines(&record, 3, rows[i].count, text, (size_t)rows[i].bytes);
         ck_assert_str_eq(text, rows[i].lines);
         if (rows[i].count == 1) {
@@ -488,7 +470,7 @@ TEST(the_last_lines_of_a_log)
         }
     }
     /* of a long log the last 8191 bytes are read */
-    FILE *file = fake_open(folder, "rank3.log");
+    FILE *file = create("rank3.log");
     for (int i = 0; i < 8192; i++) {
         fputc(i == 0 ? '1' : i == 1 ? '2' : 'x', file);
     }
@@ -499,4 +481,4 @@ TEST(the_last_lines_of_a_log)
     ck_assert(all[0] == '2' && all[8190] == 'x');
 }
 
-TEST_MAIN("record", .before = open_folder, .after = close_folder)
+TEST_MAIN("record", .before = open_scratch, .after = close_scratch)
