@@ -14,6 +14,7 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 
 /* Each would make a file `y` where it is run. */
@@ -27,23 +28,12 @@ static const char together[] =
     "touch y;\"touch y;\"|touch y>y\ntouch y\n$$(touch y)";
 enum { HOSTILE = sizeof hostile / sizeof *hostile };
 
-typedef struct place {
-    char tree[64];     /* where make runs */
-    char source[1024]; /* the project's own tree */
-} place;
+static char source[1024]; /* the project's own tree; make runs in the fresh folder */
 
-static void put(const place *at, const char *name, const char *text, mode_t mode)
+static void put(const char *name, const char *text, mode_t mode)
 {
-    LS_TEXT(path, 1200, "%s/%s", at->tree, name);
-    for (char *slash = path + strlen(at->tree) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-        *slash = '\0';
-        (void)mkdir(path, 0755);
-        *slash = '/';
-    }
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
+    LS_TEXT(path, 1200, "%s/%s", scratch, name);
+    write_text(name, text);
     ck_assert_int_eq(chmod(path, mode), 0);
 }
 
@@ -55,68 +45,58 @@ static char *read_from(const char *folder, const char *name)
     return text;
 }
 
-static void copy(const place *at, const char *name, const char *more)
+static void copy(const char *name, const char *more)
 {
-    char *text = read_from(at->source, name), *whole = NULL;
+    char *text = read_from(source, name), *whole = NULL;
     ck_assert_int_ge(asprintf(&whole, "%s%s", text, more), 0);
-    put(at, name, whole, 0644);
+    put(name, whole, 0644);
     free(whole);
     free(text);
 }
 
-/* Of the test that runs; made and removed by the fixture. */
-static place made, *const at = &made;
-
 static void set_up(void)
 {
-    ls_text_put(made.tree, sizeof made.tree, "/tmp/lockstep-make-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(at->tree));
-    ck_assert(ls_path_find("Makefile", at->source, sizeof at->source));
-    *strrchr(at->source, '/') = '\0';
-    copy(at, "Makefile", "\nbuild = @:\n"); /* nothing is built */
-    copy(at, "harness/variables.sh", "");
+    open_scratch();
+    ck_assert(ls_path_find("Makefile", source, sizeof source));
+    *strrchr(source, '/') = '\0';
+    copy("Makefile", "\nbuild = @:\n"); /* nothing is built */
+    copy("harness/variables.sh", "");
     static const char *const stubs[] = {"build/lockstep",        "build/fuzz/unit/fuzz",
                                         "harness/setup.sh",      "suite/make/gpu_check.sh",
                                         "suite/peers/check.sh",  "suite/plants/build.sh",
                                         "suite/unit/run.sh",     "suite/unit/sanitize.sh",
                                         "suite/mutate/build.sh", "suite/unit/fuzz/run.sh"};
     for (size_t i = 0; i < sizeof stubs / sizeof *stubs; i++) {
-        put(at, stubs[i], "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done >>arguments\n",
-            0755);
+        put(stubs[i], "#!/bin/sh\nfor word; do printf '<%s>' \"$word\"; done >>arguments\n", 0755);
     }
-    put(at, "harness/find_cuda.sh", "", 0644);
-    put(at, "suite/emulation/emulation.mk", "", 0644);
-    put(at, "bin/gcc", "#!/bin/sh\n", 0755);
-    put(at, "bin/g++", "#!/bin/sh\n", 0755);
+    put("harness/find_cuda.sh", "", 0644);
+    put("suite/emulation/emulation.mk", "", 0644);
+    put("bin/gcc", "#!/bin/sh\n", 0755);
+    put("bin/g++", "#!/bin/sh\n", 0755);
     glob_t tables;
-    LS_TEXT(pattern, 1200, "%s/suite/make/*.def", at->source);
+    LS_TEXT(pattern, 1200, "%s/suite/make/*.def", source);
     ck_assert_int_eq(glob(pattern, 0, NULL, &tables), 0);
     for (size_t i = 0; i < tables.gl_pathc; i++) {
-        copy(at, tables.gl_pathv[i] + strlen(at->source) + 1, "");
+        copy(tables.gl_pathv[i] + strlen(source) + 1, "");
     }
     globfree(&tables);
-}
-
-static void tear_down(void)
-{
-    ls_path_remove_tree(made.tree);
 }
 
 typedef enum route { COMMAND_LINE, ENVIRONMENT, STRONG_ENVIRONMENT /* make -e */ } route;
 
 /* Runs `make TARGET`, given NAME=value that way. Returns the exit code. */
-static int make(const place *at, const char *target, const char *given, route by)
+static int make(const char *target, const char *given, route by)
 {
-    LS_TEXT(path, 1400, "PATH=%s/bin:%s", at->tree, getenv("PATH"));
-    LS_TEXT(log, 200, "%s/output", at->tree);
-    LS_TEXT(arguments, 200, "%s/arguments", at->tree);
+    LS_TEXT(path, 1400, "PATH=%s/bin:%s", scratch, getenv("PATH"));
+    LS_TEXT(log, 200, "%s/output", scratch);
+    LS_TEXT(arguments, 200, "%s/arguments", scratch);
     (void)unlink(log);
     (void)unlink(arguments);
     char *argv[] = {"make", (char *)target, NULL, NULL};
     argv[2] = by == COMMAND_LINE ? (char *)given : by == STRONG_ENVIRONMENT ? "-e" : NULL;
     char *environment[] = {path, "LC_ALL=C", by == COMMAND_LINE ? NULL : (char *)given, NULL};
     ls_proc_spec spec = {
-        .argv = argv, .environment = environment, .log_path = log, .directory = at->tree};
+        .argv = argv, .environment = environment, .log_path = log, .directory = scratch};
     ls_proc process;
     ck_assert_int_eq(ls_proc_start(&spec, &process), LS_OK);
     ck_assert(ls_proc_wait_all(&process, 1, ls_clock_after(30)));
@@ -124,31 +104,30 @@ static int make(const place *at, const char *target, const char *given, route by
 }
 
 /* make's end, and what its programs were given. */
-static void check_arguments(const place *at, const char *target, const char *given, route by,
-                            int code, const char *wanted)
+static void check_arguments(const char *target, const char *given, route by, int code,
+                            const char *wanted)
 {
-    int ended = make(at, target, given, by);
-    char *said = read_from(at->tree, "output");
+    int ended = make(target, given, by);
+    char *said = read_from(scratch, "output");
     ck_assert_msg(ended == code, "make %s %s: %s", target, given, said);
     free(said);
-    char *got = read_from(at->tree, "arguments");
+    char *got = read_from(scratch, "arguments");
     ck_assert_str_eq(got, wanted);
     free(got);
 }
 
 /* Fails unless the value arrived as one argument, or make ended with 2 and named the variable. */
-static void check(const place *at, const char *target, const char *name, const char *value,
-                  route by)
+static void check(const char *target, const char *name, const char *value, route by)
 {
     LS_TEXT(given, 400, "%s=%s", name, value);
     LS_TEXT(arrived, 400, "<%s>", value);
     LS_TEXT(arrived_as_pair, 400, "<%s>", given);
-    int code = make(at, target, given, by);
-    LS_TEXT(ran, 200, "%s/y", at->tree);
-    char *said = read_from(at->tree, "output");
+    int code = make(target, given, by);
+    LS_TEXT(ran, 200, "%s/y", scratch);
+    char *said = read_from(scratch, "output");
     ck_assert_msg(access(ran, F_OK) != 0, "make %s '%s' ran a part of it: %s", target, given, said);
     if (code == 0) {
-        char *got = read_from(at->tree, "arguments");
+        char *got = read_from(scratch, "arguments");
         ck_assert_msg(strstr(got, arrived) != NULL || strstr(got, arrived_as_pair) != NULL,
                       "make %s '%s' passed %s", target, given, got);
         free(got);
@@ -171,7 +150,7 @@ ROWS_TEST(values_are_text, targets)
     if (dash != NULL) {
         *dash = '_';
     }
-    char *rows = read_from(at->source, table), *rest = NULL;
+    char *rows = read_from(source, table), *rest = NULL;
     int count = 0;
     for (char *row = strtok_r(rows, "\n", &rest); row != NULL; row = strtok_r(NULL, "\n", &rest)) {
         char name[40];
@@ -179,12 +158,12 @@ ROWS_TEST(values_are_text, targets)
             continue;
         }
         count++;
-        check(at, target, name, together, COMMAND_LINE);
-        check(at, target, name, together, ENVIRONMENT);
-        check(at, target, name, together, STRONG_ENVIRONMENT);
+        check(target, name, together, COMMAND_LINE);
+        check(target, name, together, ENVIRONMENT);
+        check(target, name, together, STRONG_ENVIRONMENT);
         bool any_text = strcmp(target, "conform") == 0 && strstr(row, "\".+\"") != NULL;
         for (int i = any_text ? 0 : 3; i < (any_text ? HOSTILE : 4); i++) {
-            check(at, target, name, hostile[i], COMMAND_LINE);
+            check(target, name, hostile[i], COMMAND_LINE);
         }
     }
     ck_assert_int_gt(count, 0);
@@ -198,16 +177,16 @@ TEST(values_of_the_build)
                                         "PLANTS",   "CUDA_ARCH", "OPTIMISE", "SANITIZE", "CFLAGS",
                                         "CXXFLAGS", "CPPFLAGS",  "LDFLAGS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check(at, "help", names[i], together, COMMAND_LINE);
-        check(at, "help", names[i], together, ENVIRONMENT);
-        check(at, "help", names[i], together, STRONG_ENVIRONMENT);
+        check("help", names[i], together, COMMAND_LINE);
+        check("help", names[i], together, ENVIRONMENT);
+        check("help", names[i], together, STRONG_ENVIRONMENT);
         for (int k = 0; k < 13; k++) {
-            check(at, "help", names[i], hostile[k], COMMAND_LINE);
+            check("help", names[i], hostile[k], COMMAND_LINE);
         }
     }
-    check(at, "help", "CC", together, COMMAND_LINE);
-    check(at, "help", "EXTRA", together, COMMAND_LINE);
-    check(at, "help", "BUILD", "/a folder/x", COMMAND_LINE);
+    check("help", "CC", together, COMMAND_LINE);
+    check("help", "EXTRA", together, COMMAND_LINE);
+    check("help", "BUILD", "/a folder/x", COMMAND_LINE);
 }
 
 /* What the command line is used for stays possible. */
@@ -216,7 +195,7 @@ TEST(plain_values)
     static const char *const given[] = {"BUILD=build/x-1.0", "CFLAGS=-O3 -DX=1,2 -Wl,-rpath=/a:/b",
                                         "CUDA_ARCH=80 90", "OPTIMISE=-O1 -g", "CC=ccache gcc"};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        ck_assert_int_eq(make(at, "help", given[i], COMMAND_LINE), 0);
+        ck_assert_int_eq(make("help", given[i], COMMAND_LINE), 0);
     }
     static const char *const conform[][2] = {
         {"SUBJECT=python3 'my trainer.py' --x=$HOME",
@@ -226,9 +205,9 @@ TEST(plain_values)
         {"GATE=none", "<conform><><conform><--gate><none>"},
     };
     for (size_t i = 0; i < sizeof conform / sizeof *conform; i++) {
-        check_arguments(at, "conform", conform[i][0], COMMAND_LINE, 0, conform[i][1]);
+        check_arguments("conform", conform[i][0], COMMAND_LINE, 0, conform[i][1]);
     }
-    check_arguments(at, "bench", "NGPUS=2", ENVIRONMENT, 0, "<bench><><bench><NGPUS=2>");
+    check_arguments("bench", "NGPUS=2", ENVIRONMENT, 0, "<bench><><bench><NGPUS=2>");
 }
 
 /* Targets that run programs install what these need first, unless INSTALL=no forbids it. */
@@ -240,11 +219,11 @@ TEST(jobs_set_up_first)
         {"mutate", "<check><no>"},   {"fuzz", "<fuzz><no>"},
     };
     for (size_t i = 0; i < sizeof purposes / sizeof *purposes; i++) {
-        int code = make(at, purposes[i][0], "INSTALL=no", COMMAND_LINE);
-        char *said = read_from(at->tree, "output");
+        int code = make(purposes[i][0], "INSTALL=no", COMMAND_LINE);
+        char *said = read_from(scratch, "output");
         ck_assert_msg(code == 0, "make %s: %s", purposes[i][0], said);
         free(said);
-        char *got = read_from(at->tree, "arguments");
+        char *got = read_from(scratch, "arguments");
         ck_assert_msg(strncmp(got, purposes[i][1], strlen(purposes[i][1])) == 0, "make %s: %s",
                       purposes[i][0], got);
         free(got);
@@ -254,25 +233,25 @@ TEST(jobs_set_up_first)
 /* The name of a fault is checked before a build with planted faults is made. */
 TEST(a_fault_is_checked_before_it_is_built)
 {
-    put(at, "suite/plants/x.patch", "", 0644);
-    check_arguments(at, "detect", "FAULT=x", COMMAND_LINE, 0,
+    put("suite/plants/x.patch", "", 0644);
+    check_arguments("detect", "FAULT=x", COMMAND_LINE, 0,
                     "<conform><><detect><--list><--fault><x><build><suite/plants/x.patch>"
                     "<detect><--fault><x>");
-    put(at, "build/lockstep", "#!/bin/sh\nexit 2\n", 0755);
-    check_arguments(at, "detect", "FAULT=x", COMMAND_LINE, 2, "<conform><>");
+    put("build/lockstep", "#!/bin/sh\nexit 2\n", 0755);
+    check_arguments("detect", "FAULT=x", COMMAND_LINE, 2, "<conform><>");
 }
 
 /* Programs that are built outside the tree find its files. */
 TEST(a_build_elsewhere_links_the_tree)
 {
-    LS_TEXT(given, 100, "BUILD=%s-elsewhere", at->tree);
-    LS_TEXT(claims, 100, "%s-elsewhere/suite", at->tree);
-    put(at, "suite/claims/x.txt", "", 0644);
-    ck_assert_int_eq(make(at, claims, given, COMMAND_LINE), 0);
+    LS_TEXT(given, 100, "BUILD=%s-elsewhere", scratch);
+    LS_TEXT(claims, 100, "%s-elsewhere/suite", scratch);
+    put("suite/claims/x.txt", "", 0644);
+    ck_assert_int_eq(make(claims, given, COMMAND_LINE), 0);
     LS_TEXT(file, 200, "%s/claims/x.txt", claims);
     ck_assert_int_eq(access(file, R_OK), 0);
     ls_path_remove_tree(given + strlen("BUILD="));
-    ck_assert_int_eq(make(at, "build/suite", "BUILD=build", COMMAND_LINE), 2);
+    ck_assert_int_eq(make("build/suite", "BUILD=build", COMMAND_LINE), 2);
 }
 
 /* A Gloo that gloo_mesh.hh does not know leaves that engine out; make goes on and says so. */
@@ -289,12 +268,12 @@ TEST(other_gloo)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         LS_TEXT(script, 200, "#!/bin/sh\n%s\n", cases[i].body);
-        put(at, cases[i].compiler, script, 0755);
-        ck_assert_int_eq(make(at, "found", "--old-file=programs", COMMAND_LINE), 0);
-        char *said = read_from(at->tree, "output");
+        put(cases[i].compiler, script, 0755);
+        ck_assert_int_eq(make("found", "--old-file=programs", COMMAND_LINE), 0);
+        char *said = read_from(scratch, "output");
         ck_assert_msg(strstr(said, cases[i].said) != NULL, "%s: %s", cases[i].body, said);
         free(said);
     }
 }
 
-TEST_MAIN("make", .timeout_s = 60, .before = set_up, .after = tear_down)
+TEST_MAIN("make", .timeout_s = 60, .before = set_up, .after = close_scratch)

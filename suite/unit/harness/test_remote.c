@@ -20,6 +20,7 @@
 #include "suite/suite.h"
 #include "kernels/core/path.h"
 #include "suite/unit/caught.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 
 /* ssh's last word is a line for the remote shell, the one before it the host. */
@@ -41,42 +42,31 @@ static const char fake_srun[] = "#!/bin/sh\n"
 static const char fake_scontrol[] = "#!/bin/sh\n[ \"$*\" = 'show hostnames n[1-2]' ] || exit 1\n"
                                     "echo n1; echo n2\n";
 
-static char folder[64]; /* fresh for each test: set in a fork of its own */
-
 static void write_script(const char *name, const char *text)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    close(fd);
+    LS_TEXT(path, 300, "%s/%s", scratch, name);
+    write_text(name, text);
+    ck_assert_int_eq(chmod(path, 0755), 0);
 }
 
 static void set_up(void)
 {
     char path[4096];
-    snprintf(folder, sizeof folder, "/tmp/ls_remote_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    open_scratch();
     write_script("ssh", fake_ssh);
     write_script("srun", fake_srun);
     write_script("scontrol", fake_scontrol);
-    snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
+    snprintf(path, sizeof path, "%s:%s", scratch, getenv("PATH"));
     setenv("PATH", path, 1);
     setenv("LS_TOKEN", "stale", 1);
     unsetenv("LS_SSH");
 }
 
-static void tear_down(void)
-{
-    ls_path_remove_tree(folder);
-}
-
 static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
 {
     ls_probe found[8];
-    char results[128];
-    snprintf(results, sizeof results, "%s/results/runs", folder);
+    char results[300];
+    snprintf(results, sizeof results, "%s/results/runs", scratch);
     ls_probe_question question = {.folder = results, .device = "cpu", .ranks = 2};
     if (list != NULL) {
         ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
@@ -134,7 +124,7 @@ static ls_outcome run(ls_hosts *hosts, const char *script, double limit_s, ls_jo
                     .host_count = 2,
                     .limit_s = limit_s,
                     .grace_s = 0.5};
-    snprintf(job->directory, sizeof job->directory, "%s/job", folder);
+    snprintf(job->directory, sizeof job->directory, "%s/job", scratch);
     ls_words_add(&job->command, "sh");
     ls_words_add(&job->command, "-c");
     ls_words_add(&job->command, "%s", script);
@@ -220,7 +210,7 @@ ROWS_TEST(record_of_each_ending, endings)
     ls_job job;
     int64_t began_ns = ls_clock_ns();
     char script[512];
-    snprintf(script, sizeof script, "echo $$ >>%s/pids; %s", folder, wanted->script);
+    snprintf(script, sizeof script, "echo $$ >>%s/pids; %s", scratch, wanted->script);
     ls_outcome outcome = run(&hosts, script, wanted->limit_s, &job);
     ck_assert_double_lt(ls_clock_ms_between(began_ns, ls_clock_ns()), 20e3);
     ck_assert_int_eq(outcome.state, wanted->state);
@@ -232,8 +222,8 @@ ROWS_TEST(record_of_each_ending, endings)
     }
     ls_outcome_free(&outcome);
     /* no process is left */
-    char path[128];
-    snprintf(path, sizeof path, "%s/pids", folder);
+    char path[300];
+    snprintf(path, sizeof path, "%s/pids", scratch);
     FILE *pids = fopen(path, "re");
     ck_assert_ptr_nonnull(pids);
     int pid;
@@ -268,10 +258,10 @@ TEST(evidence_of_the_matrix)
     char said[2048];
     ck_assert_int_eq(probe_hosts("a,b", &hosts, said), LS_OK);
     write_script("trainer", "#!/bin/sh\nulimit -f\n"); /* in units of 512 bytes */
-    char subject[128];
-    ls_text_put(subject, sizeof subject, "%s/trainer", folder);
+    char subject[300];
+    ls_text_put(subject, sizeof subject, "%s/trainer", scratch);
     ls_matrix_site site = {
-        .subject = subject, .run_directory = folder, .device = "cpu", .cores = 2, .hosts = &hosts};
+        .subject = subject, .run_directory = scratch, .device = "cpu", .cores = 2, .hosts = &hosts};
     ls_spec spec = ls_matrix_spec(LS_ROLE_EVIDENCE);
     spec.world = spec.nodes = 2;
     spec.real_nodes = true;
@@ -372,4 +362,4 @@ TEST(hung_up)
     assert_line(said, "\"state\":\"stopped\"");
 }
 
-TEST_MAIN("remote", .timeout_s = 60, .before = set_up, .after = tear_down)
+TEST_MAIN("remote", .timeout_s = 60, .before = set_up, .after = close_scratch)
