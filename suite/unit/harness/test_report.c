@@ -236,6 +236,23 @@ TEST(junit_is_what_a_ci_counts)
     free(junit);
 }
 
+TEST(terminal_is_80_columns)
+{
+    char *text = NULL, *rest = NULL;
+    size_t bytes = 0;
+    ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
+    FILE *to = open_memstream(&text, &bytes);
+    ck_assert_int_eq(ls_report_terminal(scratch, to), LS_OK);
+    fclose(to);
+    ck_assert(strchr(text, '\x1b') == NULL);
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        bool pasted = strncmp(line, "repeat:", 7) == 0; /* stays on one line, whatever its length */
+        ck_assert_msg(pasted || strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
+    }
+    free(text);
+}
+
 TEST(without_gnuplot_the_report_goes_without_pictures)
 {
     char *old = strdup(getenv("PATH"));
