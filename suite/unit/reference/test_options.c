@@ -393,7 +393,7 @@ TEST(explanations_word_for_word)
     }
     fclose(to);
     golden_variants_free(&explanations);
-    golden_check("suite/unit/reference/expected/explain.txt", golden_sections(text, 1));
+    golden_check("suite/unit/reference/expected/explain.txt", golden_short(text, 1));
 }
 
 /* The fields that are not what they are without any argument. */
@@ -421,10 +421,26 @@ static void print_changes(FILE *to, const ls_options *options)
     cJSON_Delete(now);
 }
 
-static void print_parsed(FILE *to, const char *line)
+/* Puts '*' for the line's last word in quotes: lines that are refused alike have one answer. */
+static void unquote_value(char *answer, const char *line)
+{
+    const char *space = strrchr(line, ' ');
+    LS_TEXT(value, 1100, "'%s'", space == NULL ? line : space + 1);
+    for (char *at = answer; (at = strstr(at, value)) != NULL; at += 3) {
+        const char *end = at + strlen(value) - 1;
+        at[1] = '*';
+        memmove(at + 2, end, strlen(end) + 1);
+    }
+}
+
+/* What comes of a command line; to be freed. */
+static char *parsed_answer(const char *line, ls_status *status)
 {
     outcome found = parse(line);
-    fprintf(to, "%d %s\n   ", found.status, line);
+    char *answer = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&answer, &bytes);
+    *status = found.status;
     if (found.status == LS_OK) {
         ck_assert_str_eq(found.said, "");
         print_changes(to, &found.options);
@@ -432,6 +448,21 @@ static void print_parsed(FILE *to, const char *line)
         ck_assert_int_eq(found.lines, 1);
         fprintf(to, "%s", strstr(found.said, ": ") + 1);
     }
+    fclose(to);
+    if (found.status != LS_OK) {
+        unquote_value(answer, line);
+    }
+    return answer;
+}
+
+/* The answer below the last of the lines that have it. */
+static void print_answer(FILE *to, char **answer, char *next)
+{
+    if (*answer != NULL && (next == NULL || strcmp(*answer, next) != 0)) {
+        fprintf(to, "   %s", *answer);
+    }
+    free(*answer);
+    *answer = next;
 }
 
 /* With the options that the environment decides: of `rank` of `world`, with a folder or without. */
@@ -451,12 +482,12 @@ static void print_resolved(FILE *to, int rank, int world, const char *folder, co
     }
 }
 
-/* The file has the command lines, each below a status, and what comes of it: a further one is
- * written there, and LS_RENEW=1 adds the rest. */
+/* The file has the command lines, each after a status, and below them what comes of them: a further
+ * one is written there, and LS_RENEW=1 adds the rest. */
 TEST(command_lines_word_for_word)
 {
     static const char expected[] = "suite/unit/reference/expected/options.txt";
-    char path[1024], *text = NULL, *rest = NULL;
+    char path[1024], *text = NULL, *rest = NULL, *answer = NULL;
     size_t bytes = 0;
     int rank, world, lines = 0;
     FILE *to = open_memstream(&text, &bytes);
@@ -467,14 +498,19 @@ TEST(command_lines_word_for_word)
          line = strtok_r(NULL, "\n", &rest)) {
         char folder[20];
         if (line[0] == '=') {
+            print_answer(to, &answer, NULL);
             fprintf(to, "%s\n", line);
         } else if (sscanf(line, "%*d rank %d of %d %19[^:]:", &rank, &world, folder) == 3) {
+            print_answer(to, &answer, NULL);
             print_resolved(to, rank, world, folder, strstr(line, ": ") + 2);
         } else if (line[0] != ' ') {
-            print_parsed(to, line + 2);
+            ls_status status;
+            print_answer(to, &answer, parsed_answer(line + 2, &status));
+            fprintf(to, "%d %s\n", status, line + 2);
             lines++;
         }
     }
+    print_answer(to, &answer, NULL);
     ck_assert_int_ge(lines, 200);
     free(all);
     fclose(to);
