@@ -129,17 +129,10 @@ LOOP_TEST(every_tie, 2)
     ck_assert_int_eq(ties, infinity_of(type));
 }
 
+/* What no pattern and no tie above is. */
 TEST(half_extremes)
 {
-    ck_assert(ls_half_f32_to_fp16(65504.0f) == 0x7bff && ls_half_f32_to_fp16(65519.996f) == 0x7bff);
-    ck_assert(ls_half_f32_to_fp16(65520.0f) == 0x7c00 && ls_half_f32_to_fp16(-65520.0f) == 0xfc00);
-    ck_assert(ls_half_f32_to_fp16(1e30f) == 0x7c00 && ls_half_f32_to_fp16(-INFINITY) == 0xfc00);
-    ck_assert(ls_half_f32_to_fp16(0x1p-24f) == 1 && ls_half_f32_to_fp16(0x1p-25f) == 0);
-    ck_assert(ls_half_f32_to_fp16(0x1.000002p-25f) == 1 &&
-              ls_half_f32_to_fp16(-0x1p-25f) == 0x8000);
-    ck_assert(ls_half_f32_to_fp16(0x1p-126f) == 0 && ls_half_f32_to_fp16(-0.0f) == 0x8000);
-    ck_assert(ls_half_f32_to_bf16(3.4028235e38f) == 0x7f80); /* the largest f32 rounds up to inf */
-    ck_assert(ls_half_f32_to_bf16(0x1.fep127f) == 0x7f7f);
+    ck_assert(ls_half_f32_to_fp16(1e30f) == 0x7c00 && ls_half_f32_to_fp16(0x1p-126f) == 0);
     /* a signalling NaN with only low payload bits must not become inf */
     ck_assert((ls_half_f32_to_fp16(ls_half_f32_of_bits(0x7f800001u)) & 0x7fff) > 0x7c00);
     ck_assert((ls_half_f32_to_bf16(ls_half_f32_of_bits(0xff800001u)) & 0x7fff) > 0x7f80);
@@ -300,22 +293,6 @@ TEST(sha256)
     ck_assert_str_eq(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-/* xxhash's own test strings; 39 bytes take its lanes of 32 and its rest of 4 and 3. */
-TEST(checksums)
-{
-    static const struct {
-        const char *text;
-        uint64_t digest;
-    } want[] = {{"", UINT64_C(0xef46db3751d8e999)},
-                {"a", UINT64_C(0xd24ec4f1a98c6e5b)},
-                {"abc", UINT64_C(0x44bc2cf5ad770999)},
-                {"Nobody inspects the spammish repetition", UINT64_C(0xfbcea83c8a378bf1)}};
-    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        ck_assert_uint_eq(ls_digest_xxh64(0, want[i].text, strlen(want[i].text)), want[i].digest);
-    }
-    ck_assert_uint_ne(ls_digest_xxh64(1, "a", 1), want[1].digest);
-}
-
 TEST(values_that_are_not_finite)
 {
     float wide[3] = {3.4e38f, -1e-45f, 0};
@@ -363,29 +340,29 @@ static ls_status add_up(void *context, const cJSON *value, int line_number)
 
 TEST(json_lines)
 {
-    int sum = 0;
+    char killed[4000];
+    ls_text_put(killed, sizeof killed, "{\"x\":1}%3000s\n{\"x\":10}\n{\"x\":100", "");
+    const struct {
+        const char *text;
+        ls_status status;
+        int sum;
+    } rows[] = {
+        {killed, LS_OK, 21}, /* the last writer was killed */
+        {"{\"x\":1}\n{\"x\":10\n{\"x\":100}\n", LS_ERR_INFRA,
+         1}, /* a cut line inside is an error */
+        {"{\"x\":1,\"stop\":true}\n{\"x\":10}\n", LS_ERR_CHECK, 1}, /* a visitor's status ends it */
+        {"", LS_OK, 0},
+    };
     char *newlines = malloc(1 << 16); /* the memory that the text will be read into */
     memset(newlines, '\n', 1 << 16);
     free(newlines);
-    char lines[4000];
-    ls_text_put(lines, sizeof lines, "{\"x\":1}%3000s\n{\"x\":10}\n{\"x\":100", "");
-    write_text(lines); /* the last writer was killed */
-    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
-    ck_assert_int_eq(sum, 21);
-    unlink(path);
-    sum = 0;
-    write_text("{\"x\":1}\n{\"x\":10\n{\"x\":100}\n"); /* a cut line inside is an error */
-    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA);
-    ck_assert_int_eq(sum, 1);
-    unlink(path);
-    sum = 0;
-    write_text("{\"x\":1,\"stop\":true}\n{\"x\":10}\n"); /* a visitor's status ends it */
-    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_CHECK);
-    ck_assert_int_eq(sum, 1);
-    unlink(path);
-    write_text("");
-    ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_OK);
-    unlink(path);
+    int sum = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++, sum = 0) {
+        write_text(rows[i].text);
+        ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), rows[i].status);
+        ck_assert_int_eq(sum, rows[i].sum);
+        unlink(path);
+    }
     ck_assert_int_eq(ls_json_each_line(path, add_up, &sum), LS_ERR_INFRA); /* no such file */
 }
 
