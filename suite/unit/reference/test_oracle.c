@@ -528,14 +528,11 @@ static maps option_a(const maps *in, int channels, int stride)
 {
     maps out = maps_of(in->images, channels, (in->height + stride - 1) / stride,
                        (in->width + stride - 1) / stride);
-    for (int n = 0; n < in->images; n++) {
-        for (int c = 0; c < in->channels; c++) {
-            for (int y = 0; y < out.height; y++) {
-                for (int x = 0; x < out.width; x++) {
-                    *at(&out, n, c, y, x) = *at(in, n, c, y * stride, x * stride);
-                }
-            }
-        }
+    int plane = out.height * out.width;
+    for (int i = 0; i < in->images * in->channels * plane; i++) {
+        int n = i / plane / in->channels, c = i / plane % in->channels, x = i % out.width;
+        int y = i / out.width % out.height;
+        *at(&out, n, c, y, x) = *at(in, n, c, y * stride, x * stride);
     }
     return out;
 }
@@ -674,6 +671,13 @@ static const double sum_limit = 1e-12;
 
 /* ---- forced branches ------------------------------------------------------------------------- */
 
+static void set_limits(double limit[LS_NETTAB_BRANCHES_MAX], double value)
+{
+    for (int b = 0; b < LS_NETTAB_BRANCHES_MAX; b++) {
+        limit[b] = value;
+    }
+}
+
 /* Turned branches: counted, measured in units of their limit, and the first eight of those that are
  * no ties named by rank, micro-step, sample, channel, row and column. */
 TEST(turned_branches_are_named)
@@ -683,9 +687,7 @@ TEST(turned_branches_are_named)
     ls_oracle_result own = run(p, (ls_oracle_mode){.keep_branches = true, .keep_input = true});
     ls_branch_set *set = &own.branches;
     double limit[LS_NETTAB_BRANCHES_MAX];
-    for (int b = 0; b < p->net.branch_count; b++) {
-        limit[b] = 1e9;
-    }
+    set_limits(limit, 1e9);
     ck_assert_int_eq(p->net.node[p->net.branch_node[0]].kind, LS_NETTAB_RELU);
     ck_assert_int_eq(p->net.node[p->net.branch_node[1]].kind, LS_NETTAB_POOL);
     /* the last ReLU [8][1][1][512], so that nothing else turns: sample 5 is rank 1's second image
@@ -753,9 +755,7 @@ TEST(turned_pools_are_named)
     int out = node->width, in = 17, channels = 64; /* 33 / 2 = 17, / 2 = 9 */
     ck_assert_int_eq(out, 9);
     double limit[LS_NETTAB_BRANCHES_MAX];
-    for (int b = 0; b < p->net.branch_count; b++) {
-        limit[b] = 1e9;
-    }
+    set_limits(limit, 1e9);
     /* sample 1, channel 5, output (4, 4): rows and columns 7 to 9 */
 
     static const struct {
@@ -907,68 +907,28 @@ TEST(kept_results_belong_to_their_step)
     snprintf(folder, sizeof folder, "%s/kept", root);
     static const int batch[2] = {2, 2};
     problem *p = make_uneven("resnet8", 8, 2, 1, batch, 1);
-    p->step.level = 1;
-    p->step.reduce = LS_BITS_F64;
     ls_ideal_error_span spans[] = {{0, 5}, {7, 100}};
     ls_ideal_error_cost first, again;
     enum { CHANGES = 17 };
     int files = 0;
     for (int change = 0; change < CHANGES; change++) {
-        switch (change) { /* each is another step, the ones before included */
-        case 1:
-            p->input[1][3 * 8 * 8 * 2 - 1] += 1;
-            break;
-        case 2:
-            p->target[1][1] = (p->target[1][1] + 1) % 10;
-            break;
-        case 3:
-            p->param[p->net.elements - 1] += 1;
-            break;
-        case 4:
-            p->step.level = 2;
-            break;
-        case 5:
-            p->step.half = LS_BITS_BF16;
-            break;
-        case 6:
-            p->step.loss_scale = 64;
-            break;
-        case 7:
-            p->step.predivide = 2;
-            break;
-        case 8:
-            p->step.reduce = LS_BITS_F32;
-            break;
-        case 9:
-            p->step.average = LS_ORACLE_SUM;
-            break;
-        case 10:
-            p->step.stat_ranks = 2;
-            break;
-        case 11:
-            spans[1].count = 99;
-            break;
-        case 12:
-            spans[0].from = 1;
-            break;
-        case 13:
-            p->batch[0] = 1;
-            break;
-        case 14:
-            p->step.label_smoothing = 0.1;
-            break;
-        case 15: /* of an ideal that rounds a scale and an offset */
-            p->step.half = LS_BITS_F16;
-            p->step.applied[first_norm(p)] = true;
-            break;
-        case 16:
-            p->batch[0] = 2;
-            p->step.world = 1;
-            p->step.stat_ranks = 1;
-            break;
-        default:
-            break;
-        }
+        /* each is another step, the ones before included */
+        p->input[1][3 * 8 * 8 * 2 - 1] += change == 1 ? 1 : 0;
+        p->target[1][1] = (p->target[1][1] + (change == 2)) % 10;
+        p->param[p->net.elements - 1] += change == 3 ? 1 : 0;
+        p->step.level = change < 4 ? 1 : 2;
+        p->step.half = change < 5 || change >= 15 ? LS_BITS_F16 : LS_BITS_BF16;
+        p->step.loss_scale = change < 6 ? 128 : 64;
+        p->step.predivide = change < 7 ? 1 : 2;
+        p->step.reduce = change < 8 ? LS_BITS_F64 : LS_BITS_F32;
+        p->step.average = change < 9 ? p->step.average : LS_ORACLE_SUM;
+        p->step.stat_ranks = change < 10 || change == 16 ? 1 : 2;
+        spans[1].count = change < 11 ? 100 : 99;
+        spans[0].from = change < 12 ? 0 : 1;
+        p->batch[0] = change < 13 || change == 16 ? 2 : 1;
+        p->step.label_smoothing = change < 14 ? 0 : 0.1;
+        p->step.applied[first_norm(p)] = change >= 15; /* an ideal that rounds scale and offset */
+        p->step.world = change < 16 ? 2 : 1;
         ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, folder, &first), LS_OK);
         ck_assert_msg(files_in(folder) == ++files, "change %d: %d files", change, files_in(folder));
         ck_assert_int_eq(ls_ideal_error_measure(&p->step, spans, 2, folder, &again), LS_OK);
@@ -1010,9 +970,7 @@ TEST(kept_results_belong_to_their_step)
     for (int change = 0; change < 4; change++) {
         own.branches.open[0][0] ^= change == 1;
         p->step.label_smoothing = change == 2 ? 0 : 0.1;
-        for (int b = 0; b < p->net.branch_count; b++) {
-            limit[b] = change == 3 ? 1e9 : 0;
-        }
+        set_limits(limit, change == 3 ? 1e9 : 0);
         ls_oracle_result want =
             run(p, (ls_oracle_mode){.forced = &own.branches, .tie_limit = limit});
         files = files_in(folder);
