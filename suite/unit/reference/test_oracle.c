@@ -830,6 +830,21 @@ static void expect_cost(const problem *p, const ls_ideal_error_cost *have,
               have->logits_error2 == want->logits_error2 && have->logits2 == want->logits2);
 }
 
+/* The squares of the differences and of `plain`, which statistics do not have. */
+static void expect_sums(const double *ideal, const double *plain, int64_t count, double error2,
+                        const double *square2)
+{
+    double error = 0, square = 0;
+    for (int64_t i = 0; i < count; i++) {
+        error += pow(ideal[i] - plain[i], 2);
+        square += pow(plain[i], 2);
+    }
+    ck_assert_double_eq_tol(error2, error, sum_limit * error + DBL_MIN);
+    if (square2 != NULL) {
+        ck_assert_double_eq_tol(*square2, square, sum_limit * square + DBL_MIN);
+    }
+}
+
 /* Each figure of a cost, from the two runs that it compares. */
 TEST(costs_are_their_formula)
 {
@@ -843,35 +858,17 @@ TEST(costs_are_their_formula)
         run(p, (ls_oracle_mode){.ideal = true, .keep_branches = true, .keep_input = true});
     ls_oracle_result plain =
         run(p, (ls_oracle_mode){.forced = &ideal.branches, .keep_input = true});
-    double error = 0, square = 0;
     for (int k = 0; k < 3; k++) {
-        error = square = 0;
-        for (int64_t i = spans[k].from; i < spans[k].from + spans[k].count; i++) {
-            error += pow(ideal.grad[i] - plain.grad[i], 2);
-            square += pow(plain.grad[i], 2);
-        }
-        ck_assert_double_eq_tol(cost.error2[k], error, sum_limit * error + DBL_MIN);
-        ck_assert_double_eq_tol(cost.grad2[k], square, sum_limit * square + DBL_MIN);
+        expect_sums(ideal.grad + spans[k].from, plain.grad + spans[k].from, spans[k].count,
+                    cost.error2[k], &cost.grad2[k]);
     }
-    error = square = 0;
-    for (int64_t i = 0; i < 10 * 10; i++) {
-        error += pow(ideal.logits[i] - plain.logits[i], 2);
-        square += pow(plain.logits[i], 2);
-    }
-    ck_assert_double_eq_tol(cost.logits_error2, error, sum_limit * error + DBL_MIN);
-    ck_assert_double_eq_tol(cost.logits2, square, sum_limit * square + DBL_MIN);
+    expect_sums(ideal.logits, plain.logits, 10 * 10, cost.logits_error2, &cost.logits2);
     int64_t begin = 0;
-    for (int i = 0; i < p->net.node_count; i++) {
-        for (int k = 0; k < 2; k++) {
-            int64_t count = p->net.node[i].kind == LS_NETTAB_NORM ? 4 * p->net.node[i].channels : 0;
-            error = 0;
-            for (int64_t c = begin; c < begin + count; c++) {
-                error += pow(ideal.stats[c] - plain.stats[c], 2);
-            }
-            begin += count;
-            ck_assert_double_eq_tol(cost.stats_error2[2 * i + k], error,
-                                    sum_limit * error + DBL_MIN);
-        }
+    for (int i = 0; i < 2 * p->net.node_count; i++) {
+        const ls_nettab_node *node = &p->net.node[i / 2];
+        int64_t count = node->kind == LS_NETTAB_NORM ? 4 * node->channels : 0;
+        expect_sums(ideal.stats + begin, plain.stats + begin, count, cost.stats_error2[i], NULL);
+        begin += count;
     }
     ck_assert_int_eq(begin, ls_oracle_stats_count(&p->step));
     for (int b = 0; b < p->net.branch_count; b++) {
