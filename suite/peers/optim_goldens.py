@@ -123,8 +123,8 @@ def main():
         fields = [".kind = LS_UPDATE_" + kind]
         for name, value in options.items():
             if name == "betas":
-                fields += [".beta1 = %r" % value[0], ".beta2 = %r" % value[1]]
-            elif value:
+                fields.append("BETAS(%r, %r, %r)" % (*value, options["eps"]))
+            elif value and not (name == "eps" and "betas" in options):
                 fields.append(".%s = %s" % (names.get(name, name),
                                             "true" if value is True else repr(value)))
         values = ["%.17g" % v for p in params for v in p]

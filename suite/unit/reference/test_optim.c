@@ -19,6 +19,8 @@ typedef struct golden {
     double want[ELEMENTS];
 } golden;
 
+#define BETAS(b1, b2, eps) .beta1 = (b1), .beta2 = (b2), .epsilon = (eps)
+
 static const golden goldens[] = {
 #include "optim_goldens.inc"
 };
