@@ -542,8 +542,8 @@ TEST(errors_are_of_the_type)
 
 TEST(names_of_optimizers)
 {
-    static const char *const label[] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
-    static const double epsilon[] = {1e-8, 1e-8, 1e-8, 1e-6, 1e-8};
+    static const char *const label[LS_UPDATE_KINDS] = {"SGD", "Adam", "AdamW", "LAMB", "LARS"};
+    static const double epsilon[LS_UPDATE_KINDS] = {1e-8, 1e-8, 1e-8, 1e-6, 1e-8};
     for (int k = 0; k < LS_UPDATE_KINDS; k++) {
         ls_update_rule rule = {.kind = (ls_update_kind)k};
         ck_assert_str_eq(ls_update_label((ls_update_kind)k), label[k]);
