@@ -196,7 +196,7 @@ static cJSON *list_seen(const ls_observe_report *report)
 }
 
 /* What a verdict is for a reader. */
-typedef enum part { PASSED, NOT_SHOWN, FAILED, HINTED, SKIPPED } part;
+typedef enum part { PASSED, NOT_SHOWN, NOT_HINTED, FAILED, HINTED, SKIPPED } part;
 
 static part part_of(const cJSON *verdict)
 {
@@ -204,7 +204,7 @@ static part part_of(const cJSON *verdict)
     bool hint = strcmp(ls_json_string(verdict, "tier", "law"), "hint") == 0;
     return code == LS_SKIP                             ? SKIPPED
            : ls_verdict_good(code)                     ? PASSED
-           : code == LS_WEAK || code == LS_UNSUPPORTED ? NOT_SHOWN
+           : code == LS_WEAK || code == LS_UNSUPPORTED ? (hint ? NOT_HINTED : NOT_SHOWN)
            : hint                                      ? HINTED
                                                        : FAILED;
 }
@@ -350,7 +350,8 @@ static void describe_counts(const ls_observe_report *report, char *text, size_t 
     int rules = cJSON_GetArraySize(report->verdicts), hints = count_part(report, HINTED);
     ls_text_put(text, bytes, "%d rules passed, %d failed, %d not shown, %d do not apply",
                 count_part(report, PASSED), count_part(report, FAILED),
-                count_part(report, NOT_SHOWN), count_part(report, SKIPPED));
+                count_part(report, NOT_SHOWN) + count_part(report, NOT_HINTED),
+                count_part(report, SKIPPED));
     if (hints > 0 || rules == 0) {
         ls_text_add(text, bytes, "; %d %s", hints, hints == 1 ? "hint" : "hints");
     }
@@ -383,13 +384,17 @@ static void print_opening(const ls_observe_report *report, bool verbose, FILE *t
     fputc('\n', to);
 }
 
-/* Failures, then hints; behind them, where all is asked for, the rest. */
+/* Failures, then hints; where nothing failed, what keeps CORRECT from yes; behind them, where all
+ * is asked for, the rest. */
 static void print_verdicts(const ls_observe_report *report, bool verbose, int left, FILE *to)
 {
-    int used = print_part(report, FAILED, true, left, to);
-    (void)print_part(report, HINTED, used == 0, left - used, to);
+    int failed = print_part(report, FAILED, true, left, to);
+    int hinted = print_part(report, HINTED, failed == 0, left - failed, to);
+    if (verbose || failed == 0) {
+        (void)print_part(report, NOT_SHOWN, verbose, left - hinted, to);
+    }
     if (verbose) {
-        (void)print_part(report, NOT_SHOWN, true, left, to);
+        (void)print_part(report, NOT_HINTED, true, left, to);
         (void)print_part(report, PASSED, true, left, to);
         print_skipped(report, to);
     }

@@ -295,6 +295,7 @@ TEST(one_screen_begins_with_what_is_wrong)
         at = next;
     }
     ck_assert_int_le(lines_of(self->said), 25);
+    ck_assert_ptr_null(strstr(self->said, "\nnot shown "));
     check_columns(self->said);
     self = run(WORDS("judge", "--verbose", "screen"), "");
     says(self->out, "\nok 3 - observe.replicas.state # PASS ");
@@ -317,6 +318,10 @@ TEST(hints_do_not_decide)
         bool shown = strcmp(way[i].hints, "on") == 0;
         ck_assert_int_eq(self->code, way[i].code);
         says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
+        /* why it is not, where the screen has room */
+        ck_assert_int_eq(strstr(self->said, "\nnot shown 6 - observe.reduction.mean # ") != NULL,
+                         !shown);
+        ck_assert_int_le(lines_of(self->said), 25);
         ck_assert_int_eq(strstr(self->said, " - observe.validation.mode # ") != NULL, shown);
         ck_assert_int_eq(strstr(self->said, "\nwrong if: the forwards are no ") != NULL, shown);
         ck_assert_int_eq(strstr(self->said, "; 2 hints\n") != NULL, shown);
