@@ -24,7 +24,7 @@ ls_status ls_fork_server_open(const char *command, ls_fork_server *out);
 void ls_fork_server_close(ls_fork_server *server);
 
 /* Starts what `spec` says, as ls_proc_start does. False where the server cannot: it does not run,
- * the spec is of another command or wants a terminal, a descriptor or a folder of its own.
+ * the spec is of another command or wants its own terminal, descriptor or folder.
  * A server that fails is closed. To be called between ls_proc_orphans_begin and _end. */
 bool ls_fork_server_start(ls_fork_server *server, const ls_proc_spec *spec, ls_proc *out);
 

@@ -171,13 +171,13 @@ LOOP_TEST(the_record_holds_the_verdict, 2)
                    {NULL, "tie_ratio", v.tie_ratio},
                    {NULL, "branches", (double)v.forced},
                    {NULL, "branches_turned", (double)v.turned}};
+    static const ls_tol printed = LS_TOL(1e-9, "relative: ten digits are printed");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const cJSON *in =
             numbers[i].group == NULL ? root : cJSON_GetObjectItem(root, numbers[i].group);
         const cJSON *found = cJSON_GetObjectItem(in, numbers[i].name);
-        /* printed with 10 digits */
-        ck_assert_msg(cJSON_IsNumber(found) &&
-                          fabs(found->valuedouble - numbers[i].value) <= 1e-9 * numbers[i].value,
+        ck_assert_msg(cJSON_IsNumber(found) && fabs(found->valuedouble - numbers[i].value) <=
+                                                   printed.value * numbers[i].value,
                       "%s %s", numbers[i].group, numbers[i].name);
     }
     const char *const words[][2] = {{"reference", "FP64 oracle on the subject's branches"},
