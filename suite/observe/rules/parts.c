@@ -167,8 +167,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
 /* Whether the workers of a loader draw random numbers of their own: not those of another worker,
  * nor those of the pass before. */
 
-/* A generator that two workers, or a worker in two passes, used from the same state on. */
-static const char *shared(const ls_event *a, const ls_event *b)
+const char *ls_parts_shared(const ls_event *a, const ls_event *b)
 {
     const ls_event *state;
     ls_event_each(state, ls_event_at(a, 1)) {
@@ -198,7 +197,7 @@ static void judge_pass(int rank, const ls_event *data, int *compared, ls_observe
     const ls_event *a, *b, *workers = ls_event_list(data, random);
     ls_event_each(a, workers) {
         for (b = ls_event_after(a); b != NULL; b = ls_event_after(b)) {
-            const char *name = shared(a, b);
+            const char *name = ls_parts_shared(a, b);
             *compared += number_of(a) != number_of(b);
             if (name == NULL || number_of(a) == number_of(b)) {
                 continue;
@@ -223,7 +222,7 @@ static void judge_passes(int rank, const ls_event *before, const ls_event *data,
     const ls_event *a, *b;
     ls_event_each(a, ls_event_list(before, random)) {
         ls_event_each(b, ls_event_list(data, random)) {
-            const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
+            const char *name = number_of(a) == number_of(b) ? ls_parts_shared(a, b) : NULL;
             *compared += number_of(a) == number_of(b);
             if (name == NULL || !ls_verdict_good(out->verdict.code)) {
                 continue;
@@ -260,6 +259,9 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
             before = data;
         }
     }
-    ls_finding_close(out, compared, LS_SKIP, "no two workers of a training loader were seen",
-                     "random numbers of their own in %d workers and passes", compared);
+    ls_random_judge_ranks(trace, &compared, out);
+    ls_finding_close(out, compared, LS_SKIP,
+                     "no two workers of a training loader were seen, and no two ranks that draw "
+                     "for each sample",
+                     "random numbers of their own in %d workers, passes and steps", compared);
 }

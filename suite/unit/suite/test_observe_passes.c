@@ -283,6 +283,42 @@ ROWS_TEST(workers_draw_their_own, drew)
     calls_end(&job, "data.random", drew[_i].code, drew[_i].words);
 }
 
+/* What each of two ranks draws for a batch of 16: from a generator's state, so many numbers. */
+#define DREW(state, numbers) \
+    "F{\"drawn\":[[\"torch\",\"" state "\"," numbers "]],\"samples\":16} S B K P Z"
+#define WITHIN(state, numbers) \
+    "F S B{\"drawn\":[[\"torch\",\"" state "\"," numbers "]],\"samples\":16} K P Z"
+#define RANKS(zero, one) "0:" zero "; 1:" one
+#define NOISE(a, b, numbers) \
+    RANKS(DREW(a, numbers), DREW(b, numbers)) "; " RANKS(DREW(a "2", numbers), DREW(b "2", numbers))
+#define SEED(seed) "{\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" seed "}; "
+#define OF_RANKS(a, b)                                                                        \
+    "F S B K P Z; 0:=DistributedSampler 64 8 0 2 1 \"random\":[[0,{\"torch\":\"" a "\"}]],; " \
+    "1:=DistributedSampler 64 8 1 2 1 \"random\":[[0,{\"torch\":\"" b "\"}]],"
+
+static const calls_row drawn[] = {
+    {SEED("7") NOISE("a", "a", "32"), "data.random", LS_FAIL,
+     "in 2 of 2 steps .. noise or masks are equal .. train.py:3"},
+    {NOISE("a", "a", "32"), "data.random", LS_FAIL, "train.py:20"},
+    {SEED("7") NOISE("a", "b", "32"), "data.random", LS_PASS, "2 workers, passes and steps"},
+    /* a permutation of the batch, and a choice; numbers of a GPU are not counted; one step */
+    {NOISE("a", "a", "31"), "data.random", LS_PASS, ""},
+    {NOISE("a", "a", "null"), "data.random", LS_PASS, ""},
+    {RANKS(DREW("a", "32"), DREW("a", "32")), "data.random", LS_PASS, ""},
+    /* equal in one of three; equal batches */
+    {NOISE("a", "a", "32") "; " RANKS(DREW("a3", "32"), DREW("b3", "32")), "data.random", LS_PASS,
+     ""},
+    {"2x F{\"drawn\":[[\"torch\",\"a\",32]],\"samples\":16,\"input\":\"e\"} S B K P Z",
+     "data.random", LS_SKIP, ""},
+    /* within the forward: dropout draws, too */
+    {"2x " WITHIN("a", "32"), "data.random", NO_HINT, ""},
+    {"!\"dropout\":0,; 2x " WITHIN("a", "32"), "data.random", CALLS_HINT, "in their forwards"},
+    {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
+    {OF_RANKS("a", "b"), "data.random", LS_PASS, "1 workers, passes and steps"},
+};
+
+CALLS_TEST(ranks_draw_their_own, drawn)
+
 /* ---- jobs without passes --------------------------------------------------------------------- */
 
 /* A callback's decision, on which all ranks vote, each by the value that it has. */

@@ -159,6 +159,7 @@ class Autograd:
             if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail:
+            hub.draws.backward(entry)
             hub.misuse.before_backward()
             lost = hub.collectives.gathered.lost(roots)
             if lost is not None:

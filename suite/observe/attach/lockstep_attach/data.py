@@ -239,6 +239,7 @@ class Data:
             self.hub.steps.spend("data", note)
         if error is None:
             self._content(args[0], result)
+            self.hub.draws.batch()
         if isinstance(error, StopIteration):
             self.hub.steps.turn()
             entry = self.open.pop(id(args[0]), None)

@@ -17,6 +17,7 @@ from . import (
     collectives,
     data,
     digests,
+    draws,
     misuse,
     models,
     optimizers,
@@ -113,9 +114,10 @@ class Dynamo:
             self.set(prior)
 
 
-PARTS = (
-    "models optimizers scalers autograd data schedules averages checkpoints collectives misuse"
-).split()  # that have functions to stand in for, in this order
+PARTS = (  # that have functions to stand in for, in this order
+    "models optimizers scalers autograd data draws schedules averages checkpoints collectives"
+    " misuse"
+).split()
 
 
 class Hub:
@@ -154,6 +156,7 @@ class Hub:
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)
         self.steps = steps.Steps(self)
+        self.draws = draws.Draws(self)
         self.autograd = autograd.Autograd(self)
         self.data = data.Data(self)
         self.schedules = schedules.Schedules(self)

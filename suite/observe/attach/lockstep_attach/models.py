@@ -617,6 +617,7 @@ class Models:
                     entry["input_grad"] = True
                 if training and first.dim() > 0:
                     steps.now.images += int(first.shape[0])
+                    hub.draws.forward(entry, int(first.shape[0]))
             entry["left"] = self._left(model, steps.now.detail)
         if training:
             entry["eval_norms"] = model.eval_norms()

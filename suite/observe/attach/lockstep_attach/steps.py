@@ -24,10 +24,13 @@ class Schedule:
     def __init__(self, every):
         self.every, self.count, self.limit = every, 0, 64
 
+    def wants(self, step):
+        block, place = divmod(step, self.every)
+        return step <= 3 or place == block % min(self.SHIFTS, self.every)
+
     def take(self, step):
         """Asked for each step in order."""
-        block, place = divmod(step, self.every)
-        if step > 3 and place != block % min(self.SHIFTS, self.every):
+        if not self.wants(step):
             return False
         self.count += 1
         if self.count >= self.limit:
@@ -234,6 +237,11 @@ class Steps:
         self.hub.models.hold()
         self.hub.optimizers.hold()
         self.hub.activate()
+
+    def comes_in_detail(self):
+        """Whether the next training forward is looked at."""
+        now = self.now
+        return self.schedule.wants(now.number + 1) if now.asked else now.detail
 
     def done_now(self):
         """Steps that the script has done: the open one counts where an optimizer was asked."""

@@ -1,0 +1,181 @@
+/* Random numbers that two ranks have in common though their samples differ: where they change a
+ * sample (noise, augmentation, masks), the ranks train on fewer different ones than they seem to.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "rules.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+#include "suite/observe/trace/pass.h"
+
+static const ls_tol for_each_sample =
+    LS_TOL(2, "numbers for each sample: a choice for the batch takes a few in all, a permutation "
+              "of it one each");
+static const ls_tol steps_alike =
+    LS_TOL(2, "steps: a script may seed all ranks alike for its first one");
+
+static const char seed_ranks[] =
+    "seed each rank by its own number (torch.manual_seed(seed + rank)) after the model is built";
+
+/* Where the script last gave both ranks the same seed; "": nowhere. */
+static const char *seeded_alike(const ls_observe_trace *trace, int rank)
+{
+    const ls_event *mine, *theirs = ls_event_at(ls_trace_events(&trace->rank[rank], seed), 0);
+    const char *at = "";
+    ls_event_each(mine, ls_trace_events(&trace->rank[0], seed)) {
+        if (theirs != NULL && ls_event_same(mine, theirs, at) &&
+            ls_event_number(mine, seed, NAN) == ls_event_number(theirs, seed, NAN)) {
+            at = ls_event_text(mine, at, "");
+        }
+        theirs = ls_event_after(theirs);
+    }
+    return at;
+}
+
+/* ---- workers of loaders ---------------------------------------------------------------------- */
+
+/* Data sets with indices alone: a stream may shuffle alike on all ranks, to be divided. */
+static bool is_fetched(const ls_event *data)
+{
+    return ls_pass_is_trained(data) && ls_event_bool(data, indices, true) &&
+           ls_event_count(ls_event_list(data, random)) > 0;
+}
+
+static const char *drawn_by_workers(const ls_event *mine, const ls_event *theirs)
+{
+    const ls_event *a, *b;
+    const char *name = NULL;
+    ls_event_each(a, ls_event_list(mine, random)) {
+        ls_event_each(b, ls_event_list(theirs, random)) {
+            bool same = ls_event_number_at(a, 0) == ls_event_number_at(b, 0);
+            name = name == NULL && same ? ls_parts_shared(a, b) : name;
+        }
+    }
+    return name;
+}
+
+static void judge_workers(const ls_observe_trace *trace, int rank, int *compared,
+                          ls_observe_finding *out)
+{
+    const ls_event *mine, *theirs;
+    for (int i = 0; (mine = ls_pass_trained(&trace->rank[0], i)) != NULL; i++) {
+        theirs = ls_pass_trained(&trace->rank[rank], i);
+        if (!is_fetched(mine) || theirs == NULL || !is_fetched(theirs) ||
+            !ls_event_same(mine, theirs, at) || ls_event_same(mine, theirs, order)) {
+            continue;
+        }
+        ++*compared;
+        const char *name = drawn_by_workers(mine, theirs);
+        if (name != NULL) {
+            ls_finding_set(out, LS_FAIL, ls_job_data_place(mine, built),
+                           "the workers of all ranks are seeded alike: other samples are changed "
+                           "in the same way on each rank",
+                           "give the loader a generator that is seeded by the rank's number, or "
+                           "seed each rank by it after the model is built",
+                           "pass %d: the workers of ranks 0 and %d draw the same random numbers "
+                           "(%.60s), for other samples",
+                           ls_event_int(mine, pass, 0), rank, name);
+        }
+    }
+}
+
+/* ---- the script's own ------------------------------------------------------------------------ */
+
+/* Two ranks' calls in one place of a step: from which generator both drew, or NULL. */
+static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *several)
+{
+    const ls_event *one, *other;
+    ls_event_each(one, ls_event_list(a->json, drawn)) {
+        ls_event_each(other, ls_event_list(b->json, drawn)) {
+            const char *name = ls_event_to_text(ls_event_at(one, 0), "");
+            const char *state = ls_event_to_text(ls_event_at(one, 1), "");
+            if (strcmp(name, ls_event_to_text(ls_event_at(other, 0), "?")) == 0 &&
+                strcmp(state, ls_event_to_text(ls_event_at(other, 1), "?")) == 0) {
+                double numbers = ls_event_number_at(one, 2); /* NaN of a GPU's */
+                double samples = ls_event_number(a->json, samples, INFINITY);
+                *several = numbers >= for_each_sample.value * samples;
+                return one;
+            }
+        }
+    }
+    return NULL;
+}
+
+typedef struct draws {
+    int compared, alike, several; /* steps in which both drew; from one state; for each sample */
+    int64_t step;
+    const ls_call *call;
+    const char *generator;
+} draws;
+
+/* The calls of one kind of all steps of two ranks. */
+static draws compare(const ls_observe_trace *trace, int rank, ls_call_kind kind)
+{
+    draws d = {0};
+    ls_trace_each_step(step, &trace->rank[0]) {
+        const ls_observe_step *other = ls_trace_step(&trace->rank[rank], step->step->step);
+        const ls_call *b = other == NULL ? NULL : ls_trace_next_kind(other, kind, NULL);
+        for (const ls_call *a = ls_trace_next_kind(step, kind, NULL); a != NULL && b != NULL;
+             a = ls_trace_next_kind(step, kind, a), b = ls_trace_next_kind(other, kind, b)) {
+            bool several = false,
+                 data = !ls_event_has(a->json, input) || !ls_event_same(a->json, b->json, input);
+            if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn) || !data) {
+                continue;
+            }
+            const ls_event *found = drawn_alike(a, b, &several);
+            d.compared++;
+            d.alike += found != NULL;
+            d.several += several;
+            if (several && d.call == NULL) {
+                d.call = a;
+                d.step = step->step->step;
+                d.generator = ls_event_to_text(ls_event_at(found, 0), "");
+            }
+        }
+    }
+    return d;
+}
+
+static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
+                        ls_observe_finding *out)
+{
+    draws outside = compare(trace, rank, LS_CALL_FORWARD);
+    draws inside = compare(trace, rank, LS_CALL_BACKWARD);
+    *compared += outside.compared;
+    if (outside.several >= steps_alike.value && outside.alike == outside.compared) {
+        ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
+        ls_finding_set(out, LS_FAIL, outside.call->at,
+                       "all ranks draw the same random numbers: noise or masks are equal on them, "
+                       "though their samples differ",
+                       seed_ranks,
+                       "step %lld: between the batch and this forward ranks 0 and %d drew at least "
+                       "%g numbers for each sample from one state of the generator (%s), and so in "
+                       "%d of %d steps",
+                       (long long)outside.step, rank, for_each_sample.value, outside.generator,
+                       outside.alike, outside.compared);
+    }
+    const ls_event *model = ls_job_model(&trace->rank[0], 0);
+    if (inside.several >= steps_alike.value && inside.alike == inside.compared &&
+        ls_event_int(model, dropout, 0) == 0) {
+        ls_observe_finding one = {0};
+        ls_finding_blame(&one, seeded_alike(trace, rank), "%s", seed_ranks);
+        ls_finding_set(&one, LS_FAIL, inside.call->at,
+                       "all ranks draw the same random numbers in their forwards, though their "
+                       "samples differ",
+                       seed_ranks, "step %lld: ranks 0 and %d drew from one state of the generator",
+                       (long long)inside.step, rank);
+        ls_finding_guess(out, &one);
+    }
+}
+
+void ls_random_judge_ranks(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
+{
+    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
+        return; /* parts of one model may have to draw alike */
+    }
+    for (int k = 1; k < trace->world; k++) {
+        judge_workers(trace, k, compared, out);
+        judge_draws(trace, k, compared, out);
+    }
+}
