@@ -28,13 +28,6 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, bool
  * optimizer, where the job that wrote the file is known and had as many ranks. */
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
 
-/* parts.c: the generator that two workers, or a worker in two passes, used from the same state on;
- * both are items of a pass's `random`. NULL: none. */
-const char *ls_parts_shared(const ls_event *a, const ls_event *b);
-/* random.c: random numbers that ranks have in common, though their samples differ. The workers' of a
- * loader, and those that the script itself draws for each sample of a batch. */
-void ls_random_judge_ranks(const ls_observe_trace *trace, int *compared, ls_observe_finding *out);
-
 /* split.c: why replicas that were equal hold different values after a step. */
 /* Two ranks that differ after a step. */
 typedef struct ls_split {

@@ -319,6 +319,38 @@ static const calls_row drawn[] = {
 
 CALLS_TEST(ranks_draw_their_own, drawn)
 
+/* ---- losses of all ranks -------------------------------------------------------------------- */
+
+/* A step whose loss is that value, and whose graph stays on its rank; `members`: of the backward.
+ * The collective before it is of a tensor that has a graph. */
+#define LOSS(value, members)                                         \
+    "F A{\"graph\":true,\"at\":\"train.py:19\"} A b{\"loss\":" value \
+    ",\"loss_alone\":true" members "} O Z"
+#define COMMON(a, b) LOSS(a, "") "; " LOSS(b, "")
+#define TIMES(n) ",\"loss_times\":" n
+
+static const calls_row common[] = {
+    {COMMON("0.5", "0.75"), "reduction.loss", LS_FAIL,
+     "0.5 on all 2 ranks .. in 2 of 2 .. 1/ranks .. train.py:19"},
+    {"F b{\"loss\":1,\"loss_alone\":true} O Z; F b{\"loss\":2,\"loss_alone\":true} O Z",
+     "reduction.loss", LS_FAIL, "train.py:21"},
+    /* ranks of their own in one of them; the same value in each step; one step */
+    {COMMON("0.5", "0.75") "; " RANKS(LOSS("1", ""), LOSS("2", "")), "reduction.loss", LS_PASS,
+     "3 losses"},
+    {COMMON("0.5", "0.5"), "reduction.loss", LS_PASS, "2 losses"},
+    {LOSS("0.5", ""), "reduction.loss", LS_PASS, "1 losses"},
+    /* times the ranks; times another number; a collective in the graph; equal samples; no number */
+    {LOSS("0.5", TIMES("2")) "; " LOSS("0.75", TIMES("2")), "reduction.loss", LS_SKIP, ""},
+    {LOSS("0.5", TIMES("3")) "; " LOSS("0.75", TIMES("3")), "reduction.loss", LS_FAIL, ""},
+    {"F b{\"loss\":1} O Z; F b{\"loss\":2} O Z", "reduction.loss", LS_SKIP, "no loss whose graph"},
+    {"F{\"input\":\"e\"} b{\"loss\":1,\"loss_alone\":true} O Z; F{\"input\":\"f\"} "
+     "b{\"loss\":2,\"loss_alone\":true} O Z",
+     "reduction.loss", LS_SKIP, ""},
+    {COMMON("null", "null"), "reduction.loss", LS_PASS, ""},
+};
+
+CALLS_TEST(losses_are_of_their_ranks, common)
+
 /* ---- jobs without passes --------------------------------------------------------------------- */
 
 /* A callback's decision, on which all ranks vote, each by the value that it has. */

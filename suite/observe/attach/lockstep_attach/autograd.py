@@ -6,7 +6,7 @@ import types
 from . import losses as graphs
 from . import script_text
 from .events import summed
-from .losses import made, misuse
+from .losses import is_of_this_rank, made, misuse
 from .samples import type_name
 from .wrapping import Swap, given
 
@@ -156,6 +156,8 @@ class Autograd:
             odd = misuse(roots[0])
             if odd is not None:
                 entry["loss_given"] = odd
+            if is_of_this_rank(hub.torch, roots[0]):
+                entry["loss_alone"] = True
             if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail:

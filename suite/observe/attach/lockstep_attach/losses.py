@@ -163,6 +163,35 @@ def _of_all(node, left):
     return words.pop() if len(words) == 1 and not waiting else None, terms
 
 
+# ---- what a loss depends on ----------------------------------------------------------------------
+
+FORWARD = "ls_forward"  # in the metadata of the nodes that made a known model's outputs
+NODES = 20000  # of a graph that is walked
+PLAIN = ("torch.nn.", "torch.utils.checkpoint")  # functions there hand on no other rank's gradient
+
+
+def mark_outputs(tensors):
+    for tensor in tensors:
+        metadata = getattr(tensor.grad_fn, "metadata", None)
+        if metadata is not None:
+            metadata[FORWARD] = True
+
+
+def is_of_this_rank(torch, tensor):
+    """Whether a scalar depends on a model's output, and its graph holds nothing that could hand its
+    gradient to other ranks: no collective, no function of the user's own.
+    """
+    reached = False
+    for count, node in enumerate(nodes_from([tensor.grad_fn])):
+        reached = reached or FORWARD in (getattr(node, "metadata", None) or ())
+        made_by = getattr(type(node), "_forward_cls", type(node))
+        own = isinstance(node, torch.autograd.function.BackwardCFunction)
+        foreign = own and not made_by.__module__.startswith(PLAIN)
+        if foreign or "c10d" in _word(node).lower() or count == NODES:
+            return False
+    return reached
+
+
 # ---- what a loss is given ------------------------------------------------------------------------
 
 PRODUCTS = ("Mm", "Addmm", "Bmm", "Baddbmm", "Linear", "MkldnnLinear", "Convolution")

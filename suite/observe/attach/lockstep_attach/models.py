@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 
+from .losses import mark_outputs
 from .samples import Sampler, type_name
 from .wrapping import ByObject, given
 
@@ -682,6 +683,8 @@ class Models:
             entry["autocast"] = model.autocast_inside
         first = _first_tensor(self.hub.torch, result)
         entry["type"] = type_name(first.dtype) if first is not None else None
+        if first is not None and self.hub.steps.now.detail:
+            mark_outputs([first])
         if record is not None:
             self.hub.again.after(record, result if error is None else None)
 

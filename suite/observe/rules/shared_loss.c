@@ -1,0 +1,120 @@
+/* Losses that are made of all ranks' values. */
+#include <math.h>
+#include <string.h>
+
+#include "rules.h"
+#include "suite/observe/trace/calls.h"
+
+static const ls_tol common_losses =
+    LS_TOL(2, "losses: a first one may be the same whatever the samples are, as of a last layer of "
+              "zeros");
+static const ls_tol same_factor = LS_TOL(1e-6, "of a factor, which is kept in f32");
+
+/* A loss whose bits are equal on all ranks, though their samples differ, was made of all ranks'
+ * values. Where autograd does not know of that, each rank's gradient is that of its own part of it,
+ * and their mean is a share of the whole batch's: 1 / ranks. */
+typedef struct common_loss {
+    int compared, equal; /* detailed backward calls with a loss on every rank */
+    bool vary;           /* those that are equal are of several values */
+    double value;
+    long long step;
+    const ls_call *backward;
+    const char *mixed; /* where the script put values of all ranks together, or "" */
+} common_loss;
+
+/* The training forward of a model before the call, which may be the backward: NULL: none. */
+static const char *input_before(const ls_observe_step *step, const ls_call *call)
+{
+    const char *input = "";
+    for (const ls_call *one = step->call; one < call; one++) {
+        input = ls_calls_is_training(one) ? ls_calls_text(one, input) : input;
+    }
+    return input;
+}
+
+/* Whether rank k's backward in the same place has that loss, of another input. */
+static int has_loss(const ls_observe_trace *trace, int k, const ls_observe_step *step, int call)
+{
+    const ls_observe_step *other = ls_trace_step(&trace->rank[k], step->step->step);
+    const ls_call *one = &step->call[call];
+    const ls_call *its = other != NULL && call < other->call_count ? &other->call[call] : NULL;
+    if (its == NULL || its->kind != LS_CALL_BACKWARD ||
+        !ls_event_bool(its->json, loss_alone, false) ||
+        strcmp(input_before(step, one), input_before(other, its)) == 0) {
+        return -1;
+    }
+    return ls_event_number(one->json, loss, NAN) == ls_event_number(its->json, loss, NAN);
+}
+
+static const char *mixed_before(const ls_observe_step *step, const ls_call *call)
+{
+    const char *at = "";
+    for (const ls_call *one = step->call; one < call; one++) {
+        bool combines = one->kind == LS_CALL_COLLECTIVE && ls_calls_combine(one);
+        bool graph = combines && ls_event_bool(one->json, graph, false);
+        at = graph || (combines && at[0] == '\0') ? one->at : at;
+    }
+    return at;
+}
+
+static void add_common(const ls_observe_trace *trace, const ls_observe_step *step, int call,
+                       common_loss *c)
+{
+    const ls_call *one = &step->call[call];
+    int equal = one->kind == LS_CALL_BACKWARD && ls_event_bool(one->json, loss_alone, false);
+    /* times the ranks: the mean of all ranks' shares is the whole */
+    double times = ls_event_number(one->json, loss_times, NAN) / trace->world;
+    if (!equal || fabs(times - 1) < same_factor.value) {
+        return;
+    }
+    for (int k = 1; k < trace->world && equal >= 0; k++) {
+        int has = has_loss(trace, k, step, call);
+        equal = has < 0 ? -1 : equal && has;
+    }
+    c->compared += equal >= 0;
+    if (equal != 1) {
+        return;
+    }
+    double value = ls_event_number(one->json, loss, NAN);
+    c->vary = c->vary || (c->equal > 0 && value != c->value);
+    c->value = value;
+    c->equal++;
+    if (c->backward == NULL) {
+        c->backward = one;
+        c->step = (long long)step->step->step;
+        c->mixed = mixed_before(step, one);
+    }
+}
+
+static void report(const ls_observe_trace *trace, const common_loss *c, ls_observe_finding *out)
+{
+    ls_finding_set(out, LS_FAIL, c->mixed[0] != '\0' ? c->mixed : c->backward->at,
+                   "the loss is made of all ranks' values by a call that autograd does not know: "
+                   "gradients are 1/ranks of the whole batch's",
+                   "put values of ranks together by torch.distributed.nn.functional, which hands "
+                   "gradients on, or multiply the loss by the number of ranks",
+                   "step %lld: the loss is %.9g on all %d ranks, of samples that differ, and so in "
+                   "%d of %d: no collective is in its graph, and the mean over ranks divides by %d",
+                   c->step, ls_event_number(c->backward->json, loss, NAN), trace->world, c->equal,
+                   c->compared, trace->world);
+}
+
+void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    common_loss c = {0};
+    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no model is replicated over all ranks");
+        return;
+    }
+    ls_trace_each_step(step, &trace->rank[0]) {
+        for (int i = 0; i < step->call_count; i++) {
+            add_common(trace, step, i, &c);
+        }
+    }
+    if (c.equal >= common_losses.value && c.equal == c.compared && c.vary) {
+        report(trace, &c, out);
+    }
+    ls_finding_close(
+        out, c.compared, LS_SKIP, "no loss whose graph stays on its rank was seen on all ranks",
+        "%d losses of their own samples on each of %d ranks", c.compared, trace->world);
+}
