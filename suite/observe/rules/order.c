@@ -162,16 +162,20 @@ void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_findin
 
 /* ---- order.steps ----------------------------------------------------------------------------- */
 
-/* Ranks whose loaders gave another number of samples in the same pass. */
+/* Ranks whose loaders gave another number of samples, or of batches, in the same pass. */
 static bool find_uneven_pass(const ls_observe_trace *trace, int rank, long long *a, long long *b,
-                             const ls_event **event)
+                             const char **what, const ls_event **event)
 {
     const ls_event *x = ls_event_first(ls_trace_events(&trace->rank[0], data)),
                    *y = ls_event_first(ls_trace_events(&trace->rank[rank], data));
     for (; x != NULL && y != NULL; x = ls_event_after(x), y = ls_event_after(y)) {
-        long long batch = ls_event_integer(x, batch, 1);
-        *a = ls_event_integer(x, count, 0);
-        *b = ls_event_integer(y, count, 0);
+        /* a stream has no indices; a script may take one batch more than it trains on */
+        bool stream =
+            !ls_event_bool(x, indices, true) && ls_pass_last_step(x) != ls_pass_last_step(y);
+        long long batch = stream ? 1 : ls_event_integer(x, batch, 1);
+        *a = stream ? ls_event_integer(x, given, 0) : ls_event_integer(x, count, 0);
+        *b = stream ? ls_event_integer(y, given, 0) : ls_event_integer(y, count, 0);
+        *what = stream ? "batches" : "samples";
         bool trained = ls_pass_is_trained(x) && ls_pass_is_trained(y);
         bool whole = ls_event_bool(x, whole, false) || ls_event_bool(y, whole, false);
         if (trained && whole && batch > 0 && (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
@@ -191,12 +195,13 @@ static int64_t steps_of(const ls_observe_rank *rank)
 static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     long long a, b;
+    const char *what;
     const ls_event *event = NULL;
     for (int k = 1; k < trace->world; k++) {
-        if (find_uneven_pass(trace, k, &a, &b, &event)) {
+        if (find_uneven_pass(trace, k, &a, &b, &what, &event)) {
             ls_verdict_cause(&out->verdict,
-                             "uneven inputs: rank 0 drew %lld samples in a pass, rank %d drew %lld",
-                             a, k, b);
+                             "uneven inputs: rank 0 drew %lld %s in a pass, rank %d drew %lld", a,
+                             what, k, b);
             ls_finding_blame(out, ls_job_data_place(event, built),
                              "give all ranks as many batches (DistributedSampler, drop_last), or "
                              "train within model.join()");

@@ -260,6 +260,10 @@ TEST(samples_show_what_was_left)
 #define UNEVEN(steps)    \
     "F S B K P Z;" steps \
     "0: =RandomSampler 20 20 0 1 3 \"built\":\"train.py:12\",; 1: =RandomSampler 24 24 0 1 3 "
+#define STREAM(given, last)                                                                   \
+    "=_InfiniteConstantSampler 20 0 0 1 1 \"indices\":false,\"length\":null,\"given\":" given \
+    ",\"steps\":[1," last "],\"built\":\"train.py:12\","
+#define STREAMS(zero, one) "3x F S B K P Z; 0: " STREAM(zero, "3") "; 1: " STREAM(one, "2")
 #define HANGS "F S B K P A Z; 0: F S B K P A Z; 1: F S B K P Z; 0: F S B K P A Z"
 
 /* Of jobs that failed. */
@@ -268,6 +272,10 @@ static const calls_row failed[] = {
     {HANGS, "order.steps", LS_FAIL, "rank 1 ended after step 2, rank 0 after step 3"},
     {UNEVEN("1: F S B K P Z;"), "order.steps", LS_FAIL,
      "uneven inputs: rank 0 drew 20 .. train.py:12"},
+    {STREAMS("3", "2"), "order.steps", LS_FAIL, "0 drew 3 batches .. rank 1 drew 2 .. train.py:12"},
+    {STREAMS("3", "3"), "order.steps", LS_PASS, ""},
+    /* one more, which all ranks agreed to leave out */
+    {"3x F S B K P Z; 0: " STREAM("4", "3") "; 1: " STREAM("3", "3"), "order.steps", LS_PASS, ""},
     /* rank 1 did not end its second step */
     {UNEVEN(""), "order.steps", LS_FAIL, "uneven inputs: rank 0 drew 20 .. train.py:12"},
 };
