@@ -1,5 +1,6 @@
 
 #include "rules.h"
+#include <math.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
@@ -249,11 +250,28 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     }
 }
 
+/* A conversion gives parameters new storage, and other accumulators of gradients than those that
+ * the wrapper hooked. */
+static bool blame_moved(const ls_observe_trace *trace, ls_split at, ls_observe_finding *out)
+{
+    const ls_event *moved = ls_event_at(ls_trace_events(&trace->rank[at.a], moved), 0);
+    if (moved == NULL || ls_event_number(moved, step, INFINITY) >= (double)at.step) {
+        return false;
+    }
+    ls_verdict_cause(&out->verdict,
+                     "the model was converted after step %d, in DistributedDataParallel, which "
+                     "hooked its parameters as they were: it reduces no gradient since then",
+                     ls_event_int(moved, step, 0));
+    ls_finding_blame(out, ls_event_text(moved, at, ""),
+                     "convert a copy (copy.deepcopy), or wrap the model again afterwards");
+    return true;
+}
+
 void ls_split_blame(const ls_observe_trace *trace, ls_split at, const ls_samples *samples,
                     const char *what, ls_observe_finding *out)
 {
-    if (!blame_skip(trace, at, out) && !blame_rate(trace, at, out) &&
-        !blame_restore(trace, at, what, out)) {
+    if (!blame_moved(trace, at, out) && !blame_skip(trace, at, out) &&
+        !blame_rate(trace, at, out) && !blame_restore(trace, at, what, out)) {
         blame_samples(samples, at.step, out);
     }
 }

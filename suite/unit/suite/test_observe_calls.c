@@ -298,12 +298,24 @@ ROWS_TEST(failed_jobs_name_the_difference, failed)
     "F S B K P Z; 1: <\"digest\":{\"param\":\"77\",\"state\":\"2\",\"buffer\":\"3\"},> F S B K P " \
     "Z; 0: F S B K P Z"
 
+#define MOVED(step) \
+    "{\"event\":\"moved\",\"model\":0,\"at\":\"train.py:9\",\"type\":\"f32\",\"step\":" step "}; "
+
 static const calls_row ends[] = {
     {UNEVEN("1: F S B K P Z;"), "order.steps", LS_PASS, "as with join"},
     /* within join() a rank whose data have ended makes no steps: how a job ended that a scheduler
      * started, only its ranks say */
     {APART, "replicas.step", LS_FAIL, NULL},
     {APART "; 0: F S B K P Z", "replicas.step", LS_UNSUPPORTED, ""},
+    {MOVED("1") APART, "replicas.step", LS_FAIL, "converted after step 1 .. train.py:9"},
+    {MOVED("2") APART, "replicas.step", LS_FAIL, NULL},
+    {"!\"unfrozen\":[[\"head.weight\",\"train.py:4\"],[\"fc.bias\",\"train.py:3\"]],;" BY_TWO
+     "F b O Z",
+     "optimizer.frozen", LS_FAIL, "1 parameters were frozen .. trained: head.weight .. train.py:4"},
+    {"!\"unfrozen\":[[\"fc.bias\",\"train.py:4\"]],;" BY_TWO "F b O Z", "optimizer.frozen", LS_SKIP,
+     ""},
+    {"!\"params\":[[\"fc.weight\",8,\"f32\",false],[\"fc.bias\",2,\"f32\",true]],; F S B K P Z",
+     "optimizer.frozen", LS_PASS, "1 frozen"},
     /* two optimizers of one parameter: the second of them is named, and only where both step */
     {BY_TWO "3x F b O Z", "optimizer.covered", LS_PASS, ""},
     {BY_TWO "3x F b O O{\"optimizer\":1} Z", "optimizer.covered", LS_WEAK,

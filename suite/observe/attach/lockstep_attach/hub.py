@@ -21,6 +21,7 @@ from . import (
     misuse,
     models,
     optimizers,
+    params,
     scalers,
     schedules,
     steps,
@@ -115,8 +116,8 @@ class Dynamo:
 
 
 PARTS = (  # that have functions to stand in for, in this order
-    "models optimizers scalers autograd data draws schedules averages checkpoints collectives"
-    " misuse"
+    "models params optimizers scalers autograd data draws schedules averages checkpoints"
+    " collectives misuse"
 ).split()
 
 
@@ -153,6 +154,7 @@ class Hub:
         self.digests = digests.Digests(self)
         self.models = models.Models(self)
         self.optimizers = optimizers.Optimizers(self)
+        self.params = params.Params(self)
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)
         self.steps = steps.Steps(self)

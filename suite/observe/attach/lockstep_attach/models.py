@@ -238,6 +238,9 @@ class Model:
         cast = next((at for part, at in hub.models.casts.items() if part in parts), None)
         if cast is not None:
             event["cast_at"] = cast
+        unfrozen = hub.params.unfrozen(params)
+        if unfrozen:
+            event["unfrozen"] = unfrozen
         event["digest"] = {
             "param": hub.digests.digest(tensors),
             "buffer": hub.digests.digest(buffer_tensors),

@@ -1,0 +1,74 @@
+"""What becomes of parameters behind the back of those who know them: a wrapped model that is
+converted, and a frozen parameter in whose place another one is trained.
+"""
+
+from .samples import type_name
+from .wrapping import ByObject, given
+
+MOST = 8  # conversions that are written
+
+
+class Params:
+    def __init__(self, hub):
+        self.hub = hub
+        self.depth = 0
+        self.moved = 0
+        self.thawed = ByObject()  # where parameters took the place of frozen ones
+
+    def install(self):
+        module = self.hub.torch.nn.Module
+        self.hub.wrap(module, "_apply", self._enter_apply, self._leave_apply)
+        self.hub.wrap(module, "register_parameter", self._enter_register, None)
+
+    # ---- conversions -----------------------------------------------------------------------------
+
+    def _wrapped(self):
+        models = (m for m in self.hub.models.live() if m.kind == "ddp" and m.called)
+        return [model for model in models if model.ref() is not None]
+
+    def _enter_apply(self, args, kwargs):
+        """It calls itself for each child."""
+        self.depth += 1
+        if self.depth > 1 or self.moved >= MOST:
+            return None
+        held = {id(p): m for m in self._wrapped() for p in m.ref().parameters()}
+        if not held:
+            return None
+        found = ((held.get(id(p)), p, p.dtype, p.device) for p in args[0].parameters())
+        return [one for one in found if one[0] is not None]
+
+    def _leave_apply(self, note, args, kwargs, result, error):
+        self.depth -= 1
+        if not note:
+            return
+        own = {id(p) for p in args[0].parameters()}
+        for model, param, dtype, device in note:
+            same = param.dtype == dtype and param.device == device and id(param) in own
+            if not same:
+                self.moved += 1
+                self.hub.put(
+                    "moved",
+                    model=model.index,
+                    at=self.hub.places.here(),
+                    step=self.hub.steps.done_now(),
+                    type=type_name(dtype),
+                )
+                return
+
+    # ---- parameters in the place of others -------------------------------------------------------
+
+    def _enter_register(self, args, kwargs):
+        """A module gets a parameter under a name, also by an assignment."""
+        name, new = given(args, kwargs, "name", 1), given(args, kwargs, "param", 2)
+        old = args[0]._parameters.get(name)
+        if old is None or new is None or old is new:
+            return
+        freed = not old.requires_grad and new.requires_grad
+        if freed and old.shape == new.shape and old.device == new.device:
+            if self.hub.torch.equal(old.to(new.dtype), new):
+                self.thawed.put(new, self.hub.places.here())
+
+    def unfrozen(self, params):
+        """[name, place] of those that are trained, where a frozen one of the same values was."""
+        found = ((entry.name, self.thawed.get(p)) for entry, p in params if p.requires_grad)
+        return [[name, at] for name, at in found if at is not None]

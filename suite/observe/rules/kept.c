@@ -1,0 +1,42 @@
+/* What a parameter loses when another object takes its place. */
+#include "rules.h"
+#include "suite/observe/trace/job.h"
+
+/* Names of parameters that were frozen, that others of the same values replaced, and that an
+ * optimizer steps. */
+static int count_unfrozen(const ls_observe_rank *rank, ls_job_names *names, const char **at)
+{
+    int optimizer, group;
+    const ls_event *model, *one;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        ls_event_each(one, ls_event_list(model, unfrozen)) {
+            const char *name = ls_event_to_text(ls_event_at(one, 0), "");
+            if (ls_job_group(rank, name, -1, &optimizer, &group) != NULL) {
+                *at = names->count > 0 ? *at : ls_event_to_text(ls_event_at(one, 1), "");
+                ls_job_add_name(names, name);
+            }
+        }
+    }
+    return names->count;
+}
+
+void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const char *at = "";
+    ls_job_names names = {0};
+    int frozen = 0;
+    for (int i = 0; i < trace->rank[0].tensor_count; i++) {
+        frozen += !trace->rank[0].tensor[i].trainable;
+    }
+    if (count_unfrozen(&trace->rank[0], &names, &at) > 0) {
+        ls_finding_set(out, LS_FAIL, at,
+                       "a new Parameter is trainable: the script put one in the place of each of "
+                       "these, which were frozen",
+                       "nn.Parameter(value, requires_grad=old.requires_grad), or change old.data",
+                       "%d parameters were frozen, are replaced by others of the same values, and "
+                       "are trained: %s",
+                       names.count, ls_job_names_text(&names));
+    }
+    ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
+                     "%d frozen parameters, none of which is replaced by a trainable one", frozen);
+}
