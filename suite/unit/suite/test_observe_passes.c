@@ -319,6 +319,34 @@ static const calls_row drawn[] = {
 
 CALLS_TEST(ranks_draw_their_own, drawn)
 
+/* ---- modules outside of the models ----------------------------------------------------------- */
+
+#define RAN(rank, step, digests)                                                                   \
+    rank ": {\"event\":\"outside\",\"step\":" step ",\"name\":\"Teacher\",\"at\":\"train.py:19\"," \
+         "\"digests\":[" digests "]}; "
+#define THREE "3x F S B K P Z"
+#define RUNS(zero, later, one, its) \
+    RAN("0", "2", zero) RAN("0", "3", later) RAN("1", "2", one) RAN("1", "3", its) THREE
+#define SEEDS(zero, one)                                          \
+    "0: {\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" zero \
+    "}; 1: {\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" one "}; "
+#define A_B "\"a\",\"b\""
+#define A_C "\"a\",\"c\""
+
+static const calls_row outside[] = {
+    {RUNS(A_B, A_B, A_B, A_B), "replicas.outside", LS_PASS, "2 tensors"},
+    {RUNS(A_B, A_B, A_C, A_C), "replicas.outside", LS_FAIL,
+     "step 3: a Teacher .. other values on rank 1 .. train.py:19"},
+    {SEEDS("7", "8") RUNS(A_B, A_B, A_C, A_C), "replicas.outside", LS_FAIL, "train.py:3"},
+    {SEEDS("7", "7") RUNS(A_B, A_B, A_C, A_C), "replicas.outside", LS_FAIL, "train.py:19"},
+    /* statistics of each rank's own; other shapes; seen once */
+    {RUNS(A_B, A_C, A_C, A_B), "replicas.outside", LS_PASS, "1 tensors"},
+    {RUNS(A_B, A_B, "\"c\"", "\"c\""), "replicas.outside", LS_SKIP, ""},
+    {RAN("0", "2", A_B) RAN("1", "2", A_C) THREE, "replicas.outside", LS_SKIP, ""},
+};
+
+CALLS_TEST(modules_outside_are_equal, outside)
+
 /* ---- losses of all ranks -------------------------------------------------------------------- */
 
 /* A step whose loss is that value, and whose graph stays on its rank; `members`: of the backward.

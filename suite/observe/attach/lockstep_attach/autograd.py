@@ -162,6 +162,7 @@ class Autograd:
                 self._remark_division(entry)
         if hub.steps.now.detail:
             hub.draws.backward(entry)
+            hub.outside.before_backward()
             hub.misuse.before_backward()
             lost = hub.collectives.gathered.lost(roots)
             if lost is not None:

@@ -21,6 +21,7 @@ from . import (
     misuse,
     models,
     optimizers,
+    outside,
     params,
     scalers,
     schedules,
@@ -154,6 +155,7 @@ class Hub:
         self.digests = digests.Digests(self)
         self.models = models.Models(self)
         self.optimizers = optimizers.Optimizers(self)
+        self.outside = outside.Outside(self)
         self.params = params.Params(self)
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)

@@ -42,6 +42,13 @@ def _is_built(module):
     return "_modules" in own and not methods & set(own)
 
 
+def modules_now(torch):
+    """(all modules of the process, ids of those that are in another one)."""
+    found = (o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module))
+    modules = [o for o in found if _is_built(o)]
+    return modules, {id(child) for m in modules for child in m._modules.values()}
+
+
 def _in_parts(module):
     """The ids of parameters that fully_shard gathers for a forward alone."""
     kinds = ((m, {kind.__name__ for kind in type(m).__mro__}) for m in module.modules())
@@ -524,9 +531,7 @@ class Models:
         if not missing:
             return
         module_class = self.hub.torch.nn.Module
-        found = (o for o in gc.get_objects() if issubclass(type(o), module_class))
-        modules = [o for o in found if _is_built(o)]
-        inner = {id(child) for m in modules for child in m._modules.values() if child is not None}
+        modules, inner = modules_now(self.hub.torch)
         ddp = self.hub.torch.nn.parallel.DistributedDataParallel
         roots = []
         for module in modules:

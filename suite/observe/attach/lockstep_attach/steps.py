@@ -236,6 +236,8 @@ class Steps:
         self.now.did.append(did)
         self.hub.models.hold()
         self.hub.optimizers.hold()
+        if self.comes_in_detail():
+            self.hub.outside.begin()
         self.hub.activate()
 
     def comes_in_detail(self):

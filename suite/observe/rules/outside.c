@@ -1,0 +1,109 @@
+/* Modules outside of the models that take part in training steps: equal on all ranks. */
+#include <math.h>
+#include <string.h>
+
+#include "rules.h"
+#include "suite/observe/trace/calls.h"
+
+/* The event of a step that is the `index`-th of its class there, or NULL. */
+static const ls_event *find(const ls_observe_rank *rank, double step, const char *name, int index)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, outside)) {
+        if (ls_event_number(one, step, NAN) == step &&
+            strcmp(ls_event_text(one, name, ""), name) == 0 && index-- == 0) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+static int index_of(const ls_observe_rank *rank, const ls_event *event)
+{
+    int index = 0;
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, outside)) {
+        index += one < event &&
+                 ls_event_number(one, step, NAN) == ls_event_number(event, step, -1) &&
+                 ls_event_same(one, event, name);
+    }
+    return index;
+}
+
+static const char *digest_at(const ls_event *event, int tensor)
+{
+    return ls_event_to_text(ls_event_at(ls_event_list(event, digests), tensor), "");
+}
+
+/* Whether a tensor holds, on a rank, what it held in the first step of all that saw the module. */
+static bool stays(const ls_observe_rank *rank, const ls_event *event, int tensor)
+{
+    const ls_event *first = ls_event_first(ls_trace_events(rank, outside));
+    const ls_event *same = find(rank, ls_event_number(first, step, NAN),
+                                ls_event_text(event, name, ""), index_of(rank, event));
+    return same != NULL && same != event &&
+           strcmp(digest_at(same, tensor), digest_at(event, tensor)) == 0;
+}
+
+/* Where both ranks were given seeds that differ, before; "": nowhere. */
+static const char *seeded_apart(const ls_observe_trace *trace, int rank)
+{
+    const ls_event *mine, *theirs = ls_event_at(ls_trace_events(&trace->rank[rank], seed), 0);
+    ls_event_each(mine, ls_trace_events(&trace->rank[0], seed)) {
+        if (theirs != NULL && ls_event_same(mine, theirs, at) &&
+            ls_event_number(mine, seed, NAN) != ls_event_number(theirs, seed, NAN)) {
+            return ls_event_text(mine, at, "");
+        }
+        theirs = ls_event_after(theirs);
+    }
+    return "";
+}
+
+static void compare(const ls_observe_trace *trace, int rank, const ls_event *event, int *compared,
+                    ls_observe_finding *out)
+{
+    const ls_observe_rank *zero = &trace->rank[0], *other = &trace->rank[rank];
+    const ls_event *its = find(other, ls_event_number(event, step, NAN),
+                               ls_event_text(event, name, ""), index_of(zero, event));
+    int count = ls_event_count(ls_event_list(event, digests));
+    if (its == NULL || ls_event_count(ls_event_list(its, digests)) != count) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        if (!stays(zero, event, i) || !stays(other, its, i)) {
+            continue; /* statistics of the rank's own, say */
+        }
+        ++*compared;
+        if (strcmp(digest_at(event, i), digest_at(its, i)) != 0) {
+            const char *seeded = seeded_apart(trace, rank);
+            ls_finding_set(out, LS_FAIL, seeded[0] != '\0' ? seeded : ls_event_text(event, at, ""),
+                           "each rank has drawn other values for it, and DistributedDataParallel "
+                           "sends only those of the module that it wraps: ranks train for other "
+                           "targets",
+                           "build it before ranks are seeded by their numbers, or broadcast its "
+                           "tensors from rank 0",
+                           "step %d: a %.60s takes part in the step, changes in none, and holds "
+                           "other values on rank %d than on rank 0",
+                           ls_event_int(event, step, 0), ls_event_text(event, name, ""), rank);
+            return;
+        }
+    }
+}
+
+void ls_rules_replicas_outside(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int compared = 0;
+    const ls_event *event;
+    if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no model is replicated over all ranks");
+        return;
+    }
+    ls_event_each(event, ls_trace_events(&trace->rank[0], outside)) {
+        for (int k = 1; k < trace->world; k++) {
+            compare(trace, k, event, &compared, out);
+        }
+    }
+    ls_finding_close(out, compared, LS_SKIP,
+                     "no module outside of the models took part in two steps",
+                     "%d tensors outside of the models, equal on all ranks", compared);
+}
