@@ -571,84 +571,123 @@ TEST(evidence_is_for_what_passes)
     ck_assert_str_eq(out.evidence, "step 2");
 }
 
-/* Judging bn1's running statistics: two ranks share them, rank 1 has twice rank 0's images. What a
- * wrong rule leaves is caught with its cause, and so is a value that is not a number. */
+/* Judging bn1's running statistics at step 2: ranks 0 and 1 share them, and 2 and 3; odd ranks have
+ * twice as many images. What a wrong rule leaves is caught with its cause, and so is a value that
+ * is not a number. */
 
-enum { RANKS = 2, PLANE = 256, IMAGES = 2, CHANNELS = LS_JUDGE_RUNNING_CHANNELS, TAPS = 27 };
+enum { RANKS = 4, GROUP = 2, SIDE = 16, PLANE = SIDE * SIDE, TAPS = 27 };
+enum { IMAGES = 2, CHANNELS = LS_JUDGE_RUNNING_CHANNELS };
 
 static const struct dumped {
-    double momentum;    /* share of the new values */
-    double mean, var;   /* added to what the rule gives */
-    bool biased, alike; /* n instead of n - 1; each rank's mean with the same weight */
-    int alone;          /* on each rank's own samples */
-    bool half;          /* conv1 computes in fp16 */
+    double momentum;          /* share of the new values */
+    double mean, var;         /* added to the last rank's last channel, in units of the limit */
+    int times, of;            /* updates; the ranks whose samples count: 0 stands for GROUP */
+    bool biased, alike, root; /* n instead of n - 1; ranks with the same weight; the deviation */
+    bool half;                /* conv1 computes in fp16 */
+    bool sent, kept;          /* rank 0's values before the step are sent; each keeps its own */
     int64_t batches;
     const char *evidence, *cause; /* NULL: it is right */
 } dumps[] = {
-    {.momentum = 0.1, .batches = 1},
-    {.momentum = 0.1, .batches = 1, .mean = (double)NAN, .evidence = "channel 0"},
-    {.momentum = 0.1, .batches = 1, .var = (double)NAN, .evidence = "channel 0"},
-    {.momentum = 0.1, .batches = 1, .var = (double)INFINITY, .evidence = "channel 0"},
-    {.momentum = 0.1, .batches = 1, .mean = 1e-4, .evidence = "channel 0"},
-    {.momentum = 0.1, .batches = 2, .evidence = "num_batches_tracked is 2"},
-    {.momentum = 0.9, .batches = 1, .evidence = "channel 0", .cause = "0.9 of the new"},
-    {.momentum = 1, .batches = 1, .evidence = "channel 0", .cause = "simply the last batch's"},
-    {.momentum = 0, .batches = 0, .evidence = "channel 0", .cause = "they did not move"},
-    {.momentum = 0.1, .batches = 1, .biased = true, .evidence = "channel 0", .cause = "biased"},
-    {.momentum = 0.1, .batches = 1, .alone = 1, .evidence = "channel 0", .cause = "rank's own"},
-    {.momentum = 0.1, .batches = 1, .alike = true, .evidence = "channel 0", .cause = "alike"},
-    {.momentum = 0.1, .batches = 1, .half = true},
-    {.momentum = 0.1, .batches = 1, .half = true, .mean = 1e-4, .evidence = "channel 0"},
+    {.momentum = 0.1, .batches = 2},
+    {.momentum = 0.1, .batches = 2, .mean = (double)NAN, .evidence = "rank=3 step 2 bn1 channel 15"},
+    {.momentum = 0.1, .batches = 2, .var = (double)NAN, .evidence = "rank=3 step 2 bn1 channel 15"},
+    {.momentum = 0.1, .batches = 2, .var = (double)INFINITY, .evidence = "channel 15: running mean"},
+    {.momentum = 0.1, .batches = 2, .mean = 0.9},
+    {.momentum = 0.1, .batches = 2, .mean = 1.1, .evidence = "rank=3 step 2 bn1 channel 15"},
+    {.momentum = 0.1, .batches = 2, .var = -0.9},
+    {.momentum = 0.1, .batches = 2, .var = -1.3, .evidence = "rank=3 step 2 bn1 channel 15"},
+    {.momentum = 0.1, .batches = 3, .evidence = "rank=0 step 2: bn1.num_batches_tracked is 3"},
+    {.momentum = 0.1, .batches = 2, .sent = true},
+    {.momentum = 0.1,
+     .batches = 2,
+     .sent = true,
+     .kept = true,
+     .evidence = "rank=1 step 2 bn1 channel 0",
+     .cause = "the rank went on with its own"},
+    {.momentum = 0.9, .batches = 2, .evidence = "rank=0", .cause = "0.9 of the new"},
+    {.momentum = 1, .batches = 2, .evidence = "rank=0", .cause = "simply the last batch's"},
+    {.momentum = 0, .batches = 0, .evidence = "rank=0", .cause = "they did not move"},
+    {.momentum = 0.1, .batches = 2, .times = 2, .evidence = "rank=0", .cause = "moved twice"},
+    {.momentum = 0.1, .batches = 2, .biased = true, .evidence = "rank=0", .cause = "biased"},
+    {.momentum = 0.1, .batches = 2, .root = true, .evidence = "rank=0", .cause = "deviation was"},
+    {.momentum = 0.1, .batches = 2, .of = 1, .evidence = "rank=0", .cause = "rank's own"},
+    {.momentum = 0.1, .batches = 2, .of = RANKS, .evidence = "rank=0", .cause = "of all ranks"},
+    {.momentum = 0.1, .batches = 2, .alike = true, .evidence = "rank=0", .cause = "alike"},
+    {.momentum = 0.1, .batches = 2, .half = true},
+    {.momentum = 0.1, .batches = 2, .half = true, .mean = 0.9},
+    {.momentum = 0.1, .batches = 2, .half = true, .mean = 1.1, .evidence = "rank=3 step 2 bn1"},
 };
 
 static const float tap = 1.0004f; /* 1 in fp16 */
 
-static float pixel(int rank, int image, int at)
+static float pixel(int rank, int image, int plane, int at)
 {
-    return (float)sin(1 + at * 0.7 + image * 2 + rank) + (float)rank;
+    return (float)sin(1 + at * 0.7 + image * 2 + rank + plane * 3) + (float)rank;
 }
 
-/* bn1's input is the first plane of each image: conv1 has one tap. */
-static double convolved(float value, bool half)
+/* The one tap of a channel, of 27. */
+static int tap_of(int channel)
 {
-    return half ? ls_bits_round(LS_BITS_F16, (double)value) : (double)value * (double)tap;
+    return (4 + 5 * channel) % TAPS;
 }
 
-static void moments(const struct dumped *d, int rank, double *mean, double *var)
+/* One value of bn1's input. */
+static double convolved(int rank, int at, int channel, bool half)
 {
-    double sum[RANKS] = {0}, square[RANKS] = {0}, count[RANKS] = {0};
-    for (int r = 0; r < RANKS; r++) {
-        for (int i = 0; i < (r + 1) * PLANE; i++) {
-            double value = convolved(pixel(r, i / PLANE, i % PLANE), d->half);
-            sum[r] += value;
-            square[r] += value * value;
-        }
-        count[r] = (r + 1) * PLANE;
+    int k = tap_of(channel), row = at % PLANE / SIDE + k % 9 / 3 - 1, column = at % SIDE + k % 3 - 1;
+    if (row < 0 || row >= SIDE || column < 0 || column >= SIDE) {
+        return 0;
     }
-    double n = d->alone ? count[rank] : count[0] + count[1];
-    *mean = (d->alone ? sum[rank] : sum[0] + sum[1]) / n;
-    *var = (d->alone ? square[rank] : square[0] + square[1]) / n - *mean * *mean;
-    *var *= d->biased ? 1 : n / (n - 1);
-    *mean = d->alike ? (sum[0] / count[0] + sum[1] / count[1]) / 2 : *mean;
+    double value = (double)pixel(rank, at / PLANE, k / 9, row * SIDE + column);
+    return half ? ls_bits_round(LS_BITS_F16, value) : value * (double)tap;
 }
 
-static void write_dump(const char *folder, int rank, const struct dumped *d)
+static void moments(const struct dumped *d, int rank, int channel, double *mean, double *var)
+{
+    int of = d->of == 0 ? GROUP : d->of, from = rank / of * of;
+    double sum = 0, square = 0, count = 0, means = 0;
+    for (int r = from; r < from + of; r++) {
+        int values = (r % 2 + 1) * PLANE;
+        double own = 0;
+        for (int i = 0; i < values; i++) {
+            double value = convolved(r, i, channel, d->half);
+            own += value;
+            square += value * value;
+        }
+        sum += own;
+        count += values;
+        means += own / values / of;
+    }
+    *mean = sum / count;
+    *var = (square / count - *mean * *mean) * (d->biased ? 1 : count / (count - 1));
+    *mean = d->alike ? means : *mean;
+}
+
+static void write_dump(const char *folder, int rank, const struct dumped *d,
+                       const ls_judge_running *before)
 {
     static float input[IMAGES][3][PLANE], weight[CHANNELS][TAPS];
     float mean[CHANNELS], var[CHANNELS];
-    double new_mean, new_var;
     ls_safetensors_writer *writer;
-    LS_TEXT(path, 700, "%s/dump/step000001.rank%d.safetensors", folder, rank);
-    for (int i = 0; i < IMAGES * PLANE; i++) {
-        input[i / PLANE][0][i % PLANE] = pixel(rank, i / PLANE, i % PLANE);
+    LS_TEXT(path, 700, "%s/dump/step000002.rank%d.safetensors", folder, rank);
+    for (int i = 0; i < IMAGES * 3 * PLANE; i++) {
+        int image = i / (3 * PLANE), plane = i / PLANE % 3;
+        input[image][plane][i % PLANE] = pixel(rank, image, plane, i % PLANE);
     }
-    moments(d, rank, &new_mean, &new_var);
     for (int p = 0; p < CHANNELS; p++) {
-        weight[p][TAPS / 3 / 2] = tap; /* the middle of the first plane */
-        mean[p] = (float)(d->momentum * new_mean + (p == 0 ? d->mean : 0));
-        var[p] = (float)(1 - d->momentum + d->momentum * new_var + (p == 0 ? d->var : 0));
+        double new_mean, new_var, limit = d->half ? 5e-4 : 2e-5;
+        double held[] = {before->mean[p], before->var[p]};
+        moments(d, rank, p, &new_mean, &new_var);
+        for (int i = 0; i < (d->times == 0 ? 1 : d->times); i++) {
+            held[0] += d->momentum * (new_mean - held[0]);
+            held[1] += d->momentum * ((d->root ? sqrt(new_var) : new_var) - held[1]);
+        }
+        bool last = rank == RANKS - 1 && p == CHANNELS - 1;
+        weight[p][tap_of(p)] = tap;
+        mean[p] = (float)(held[0] + (last ? d->mean * limit * d->momentum * sqrt(new_var) : 0));
+        var[p] = (float)(held[1] + (last ? d->var * limit * d->momentum * new_var : 0));
     }
-    const ls_shape images = {4, {rank + 1, 3, 16, 16}}, kernel = {4, {CHANNELS, 3, 3, 3}};
+    const ls_shape images = {4, {rank % 2 + 1, 3, SIDE, SIDE}}, kernel = {4, {CHANNELS, 3, 3, 3}};
     const ls_shape channels = {1, {CHANNELS}}, scalar = {0};
     ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
     ls_safetensors_add(writer, "input", LS_F32, &images, input);
@@ -662,24 +701,31 @@ static void write_dump(const char *folder, int rank, const struct dumped *d)
 ROWS_TEST(wrong_statistics_are_caught, dumps)
 {
     const struct dumped *d = &dumps[_i];
-    const ls_judge_statistics_facts facts = {.step = 1, .size = RANKS, .half = d->half};
+    const ls_judge_statistics_facts facts = {
+        .step = 2, .size = GROUP, .half = d->half, .from_rank_0 = d->sent};
     ls_judge_running running[LS_JUDGE_RUNNING_RANKS];
     ls_record job = {.world = RANKS};
     ls_verdict out = {.code = LS_PASS};
     fake_folder(job.directory, sizeof job.directory);
     LS_TEXT(folder, 700, "%s/dump", job.directory);
     ck_assert_int_eq(mkdir(folder, 0700), 0);
-    for (int rank = 0; rank < RANKS; rank++) {
-        write_dump(job.directory, rank, d);
-    }
     ls_judge_statistics_start(running);
+    for (int i = 0; d->sent && i < RANKS * CHANNELS; i++) {
+        running[i / CHANNELS].mean[i % CHANNELS] = 0.25 * (i / CHANNELS);
+        running[i / CHANNELS].var[i % CHANNELS] += 0.25 * (i / CHANNELS);
+    }
+    for (int rank = 0; rank < RANKS; rank++) {
+        write_dump(job.directory, rank, d, &running[d->sent && !d->kept ? 0 : rank]);
+    }
     int compared = ls_judge_statistics(&job, &facts, running, &out);
-    ck_assert(d->evidence != NULL || compared == 2 * LS_JUDGE_RUNNING_CHANNELS * RANKS);
+    ck_assert(d->evidence != NULL || compared == 2 * CHANNELS * RANKS);
     ck_assert_msg((out.code == LS_PASS) == (d->evidence == NULL), "%s", out.evidence);
     ck_assert_msg(d->evidence == NULL || strstr(out.evidence, d->evidence) != NULL, "%s",
                   out.evidence);
     ck_assert_msg(d->cause == NULL ? out.cause[0] == '\0' : strstr(out.cause, d->cause) != NULL,
-                  "%s", out.cause);
+                  "row %d: '%s', %s", _i, out.cause, out.evidence);
+    double most = fmax(fabs(d->mean), fabs(d->var)); /* the worst one is shown, not the last */
+    ck_assert(d->evidence != NULL || most == 0 || fabs(out.value / out.limit - most) < 0.1);
     ls_path_remove_tree(job.directory);
 }
 
