@@ -56,36 +56,93 @@ static void release(ls_record *record)
 
 static const struct {
     int ranks, odd[RANKS], odd_again[RANKS], second_run;
+    int short_rank; /* a rank's number plus 1 that has a step less, in the second run */
+    int others;     /* ranks at the end of another model */
     ls_sdc_result result;
     const char *text;
 } TABLE[] = {
-    {8, {0}, {0}, 0, LS_SDC_EQUAL, "8 ranks, 10 steps, twice"},
-    {1, {0}, {0}, 0, LS_SDC_EQUAL, "1 ranks"},
+    {8, {0}, {0}, .text = "8 ranks, 10 steps, twice: all losses and parameters equal"},
+    {1, {0}, {0}, .text = "1 ranks, 10 steps, twice: all losses and parameters equal"},
+    {.ranks = 8,
+     .odd = {[7] = 1},
+     .others = 1,
+     .text = "7 ranks, 10 steps, twice: all losses and parameters equal (1 of another model left "
+             "out)"},
     {8,
      {0, 0, 4},
      {0, 0, 6},
-     0,
-     LS_SDC_ODD,
-     "rank 2 (NVIDIA H200 (GPU-2)) has other bits than 7 others from step 4 on, and in the second "
-     "run from step 6"},
-    {8, {0, 0, 4}, {0}, 0, LS_SDC_ODD, "not in the second run"},
+     .result = LS_SDC_ODD,
+     .text = "rank 2 (NVIDIA H200 (GPU-2)) has other bits than 7 others from step 4 on, and in the "
+             "second run from step 6 on"},
+    {8,
+     {0, 0, 4},
+     {0},
+     .result = LS_SDC_ODD,
+     .text = "rank 2 (NVIDIA H200 (GPU-2)) has other bits than 7 others from step 4 on, not in the "
+             "second run"},
     {8,
      {0},
      {0, 9},
-     0,
-     LS_SDC_ODD,
-     "rank 1 (NVIDIA H200 (GPU-1)) has other bits than 7 others in the second run from step 9"},
-    {3, {0, 2}, {0, 2}, 0, LS_SDC_ODD, "rank 1"},
-    {8, {0}, {0}, 1, LS_SDC_UNREPEATED, "8 of 8 ranks agree and have other bits"},
-    {2, {0, 3}, {0, 3}, 0, LS_SDC_UNDECIDED, "at most 1 of 2"},
+     .result = LS_SDC_ODD,
+     .text = "rank 1 (NVIDIA H200 (GPU-1)) has other bits than 7 others in the second run from "
+             "step 9 on"},
+    {3,
+     {10},
+     {1},
+     .result = LS_SDC_ODD,
+     .text = "rank 0 (NVIDIA H200 (GPU-0)) has other bits than 2 others from step 10 on, and in the "
+             "second run from step 1 on"},
+    {5,
+     {0, 2},
+     {0, 0, 0, 3},
+     .result = LS_SDC_ODD,
+     .text = "rank 1 (NVIDIA H200 (GPU-1)) has other bits than 4 others from step 2 on, not in the "
+             "second run; rank 3 (NVIDIA H200 (GPU-3)) has other bits than 3 others in the second "
+             "run from step 3 on"},
+    {8,
+     {0},
+     {0},
+     1,
+     .result = LS_SDC_UNREPEATED,
+     .text = "8 of 8 ranks agree and have other bits when run again"},
+    {4,
+     {0},
+     {0, 0, 1, 1},
+     .result = LS_SDC_UNREPEATED,
+     .text = "4 of 4 ranks agree and have other bits when run again"},
+    {2,
+     {0, 3},
+     {0, 3},
+     .result = LS_SDC_UNDECIDED,
+     .text = "at most 1 of 2 ranks have the same bits"},
     {2,
      {0, 3},
      {0, 0},
-     0,
-     LS_SDC_UNDECIDED,
-     "rank 1 (NVIDIA H200 (GPU-1)) does not have its own again"},
-    {1, {0}, {2}, 0, LS_SDC_UNREPEATED, "1 of 1"},
+     .result = LS_SDC_UNDECIDED,
+     .text = "at most 1 of 2 ranks have the same bits; rank 1 (NVIDIA H200 (GPU-1)) does not have "
+             "its own again"},
+    {4,
+     {0, 0, 3, 3},
+     {0, 0, 3, 3},
+     .result = LS_SDC_UNDECIDED,
+     .text = "at most 2 of 4 ranks have the same bits"},
+    {1,
+     {0},
+     {2},
+     .result = LS_SDC_UNREPEATED,
+     .text = "1 of 1 ranks agree and have other bits when run again"},
+    {3,
+     {0},
+     {0},
+     .short_rank = 1,
+     .result = LS_SDC_WITHOUT,
+     .text = "loss_bits or digests of parameters are missing"},
 };
+
+static void set_device(ls_record *record, int rank, const char *device)
+{
+    cJSON_ReplaceItemInObject(record->rank[rank].start, "device", cJSON_CreateString(device));
+}
 
 ROWS_TEST(the_odd_one_is_named, TABLE)
 {
@@ -93,10 +150,16 @@ ROWS_TEST(the_odd_one_is_named, TABLE)
     ls_record again = invent(TABLE[_i].ranks, TABLE[_i].odd_again, TABLE[_i].second_run);
     ls_sdc sdc;
     char text[512];
+    for (int k = TABLE[_i].ranks - TABLE[_i].others; k < TABLE[_i].ranks; k++) {
+        set_device(&first, k, "NVIDIA H20 (x)");
+    }
+    if (TABLE[_i].short_rank > 0) {
+        again.rank[TABLE[_i].short_rank - 1].step_count--;
+    }
     ls_sdc_compare(&first, &again, &sdc);
     ls_sdc_text(&sdc, text, sizeof text);
     ck_assert_msg(sdc.result == TABLE[_i].result, "%d: %s", (int)sdc.result, text);
-    ck_assert_msg(strstr(text, TABLE[_i].text) != NULL, "%s", text);
+    ck_assert_str_eq(text, TABLE[_i].text);
     release(&first);
     release(&again);
 }
@@ -109,11 +172,28 @@ TEST(what_cannot_be_compared_is_told)
     ls_sdc_compare(&first, &again, &sdc);
     ck_assert_int_eq(sdc.result, LS_SDC_WITHOUT);
     first.rank[1].step[3].digest_mask = again.rank[0].step[0].digest_mask;
-    cJSON_ReplaceItemInObject(first.rank[2].start, "device", cJSON_CreateString("NVIDIA A100 (x)"));
-    strcpy(first.rank[2].step[5].loss_bits, "0x1");
+    again.rank[2].step[9].loss_bits[0] = '\0';
     ls_sdc_compare(&first, &again, &sdc);
+    ck_assert_int_eq(sdc.result, LS_SDC_WITHOUT);
+    ls_sdc_compare(&first, NULL, &sdc);
+    ck_assert(sdc.result == LS_SDC_EQUAL && sdc.rank[2].repeats);
+    for (int k = 0; k < 3; k++) { /* a step less on all: other numbers of steps are other bits */
+        again.rank[k].step_count--;
+    }
+    ls_sdc_compare(&first, &again, &sdc);
+    ck_assert(sdc.result == LS_SDC_UNREPEATED && sdc.rank[1].odd_again_at == STEPS);
+    again.world = 2;
+    ls_sdc_compare(&first, &again, &sdc);
+    ck_assert_int_eq(sdc.result, LS_SDC_WITHOUT);
+    again.world = 3;
+    set_device(&first, 2, "NVIDIA A100 (x)");
+    strcpy(first.rank[2].step[5].loss_bits, "0x1");
+    ls_sdc_compare(&first, NULL, &sdc);
     ck_assert_int_eq(sdc.result, LS_SDC_EQUAL); /* another model may have other bits */
     ck_assert_int_eq(sdc.compared, 2);
+    set_device(&first, 2, "NVIDIA H200"); /* the same model, without its number */
+    ls_sdc_compare(&first, NULL, &sdc);
+    ck_assert(sdc.result == LS_SDC_ODD && sdc.rank[2].odd_at == 6 && sdc.compared == 3);
     release(&first);
     release(&again);
 }
