@@ -589,9 +589,15 @@ static const struct dumped {
     const char *evidence, *cause; /* NULL: it is right */
 } dumps[] = {
     {.momentum = 0.1, .batches = 2},
-    {.momentum = 0.1, .batches = 2, .mean = (double)NAN, .evidence = "rank=3 step 2 bn1 channel 15"},
+    {.momentum = 0.1,
+     .batches = 2,
+     .mean = (double)NAN,
+     .evidence = "rank=3 step 2 bn1 channel 15"},
     {.momentum = 0.1, .batches = 2, .var = (double)NAN, .evidence = "rank=3 step 2 bn1 channel 15"},
-    {.momentum = 0.1, .batches = 2, .var = (double)INFINITY, .evidence = "channel 15: running mean"},
+    {.momentum = 0.1,
+     .batches = 2,
+     .var = (double)INFINITY,
+     .evidence = "channel 15: running mean"},
     {.momentum = 0.1, .batches = 2, .mean = 0.9},
     {.momentum = 0.1, .batches = 2, .mean = 1.1, .evidence = "rank=3 step 2 bn1 channel 15"},
     {.momentum = 0.1, .batches = 2, .var = -0.9},
@@ -634,7 +640,8 @@ static int tap_of(int channel)
 /* One value of bn1's input. */
 static double convolved(int rank, int at, int channel, bool half)
 {
-    int k = tap_of(channel), row = at % PLANE / SIDE + k % 9 / 3 - 1, column = at % SIDE + k % 3 - 1;
+    int k = tap_of(channel), row = at % PLANE / SIDE + k % 9 / 3 - 1,
+        column = at % SIDE + k % 3 - 1;
     if (row < 0 || row >= SIDE || column < 0 || column >= SIDE) {
         return 0;
     }

@@ -22,6 +22,16 @@
 #define DYNAMIC "\"opt-level\":\"O1\",\"loss-scale\":\"dynamic\",\"growth-interval\":2"
 #define FP32 "\"opt-level\":\"O0\",\"loss-scale\":\"1\""
 
+#define SCALED(interval, more) \
+    "\"opt-level\":\"O1\",\"loss-scale\":\"dynamic\",\"growth-interval\":" #interval "," more
+/* Nothing moves, which is another judge's. */
+#define FOUR(a, b, c, d)                                            \
+    STEP(1, 2.5, a DIGEST("1", ""))                                 \
+    STEP(2, 2.4, b DIGEST("1", "")) STEP(3, 2.3, c DIGEST("1", "")) \
+        STEP(4, 2.2, d DIGEST("1", ""))
+#define RESUMED(a, b, c) \
+    STEP(5, 2.5, a DIGEST("1", "")) STEP(6, 2.4, b DIGEST("2", "")) STEP(7, 2.3, c DIGEST("3", ""))
+
 static const struct job {
     const char *options, *steps; /* of each of two ranks */
     int code;
@@ -99,6 +109,63 @@ static const struct job {
     {DYNAMIC,
      STEP(1, 2.5, SCALE(8, 8) "," DIGEST("1", "")) STEP(2, 2.4, SCALE(8, 16) "," DIGEST("2", "")),
      4, "UNSUPPORTED rank=0: the events do not say whether a step was skipped", NULL},
+    {"\"opt-level\":\"O2\",\"loss-scale\":\"8\"",
+     STEP(1, 2.5, SKIPPED(8, 8) DIGEST("1", "")) STEP(2, 2.4, TAKEN(8, 8) DIGEST("2", "")), 1,
+     "FAIL rank=0 step 1: scale 8, then 8, skipped; expected 8, then 8", NULL},
+    {"\"opt-level\":\"O1\",\"loss-scale\":\"dynamic\"",
+     STEP(1, 2.5, "\"loss_scale\":8,\"skipped\":false," DIGEST("1", "")), 4,
+     "UNSUPPORTED rank=0: the events have no loss scale", NULL},
+    {SCALED(2, "\"min-loss-scale\":4"),
+     FOUR(SKIPPED(8, 4), SKIPPED(4, 4), TAKEN(4, 4), TAKEN(4, 8)), 1,
+     "PASS scale follows its rule, 2 skipped steps, 2 changes", NULL},
+    {SCALED(1, "\"max-loss-scale\":16,\"init-scale\":64"),
+     FOUR(TAKEN(16, 16), SKIPPED(16, 8), TAKEN(8, 16), TAKEN(16, 16)), 1,
+     "PASS scale follows its rule, 1 skipped steps, 2 changes", NULL},
+    {SCALED(1, "\"min-loss-scale\":16,\"init-scale\":8"),
+     FOUR(TAKEN(16, 32), TAKEN(32, 64), TAKEN(64, 128), TAKEN(128, 256)), 1,
+     "PASS scale follows its rule, 0 skipped steps, 4 changes", NULL},
+    {SCALED(1, "\"dialect\":\"apex\""),
+     FOUR(TAKEN(8388608, 16777216), TAKEN(16777216, 16777216), TAKEN(16777216, 16777216),
+          TAKEN(16777216, 33554432)),
+     1,
+     "FAIL rank=0 step 4: scale 1.67772e+07, then 3.35544e+07, taken; expected 1.67772e+07, then 1",
+     NULL},
+    {SCALED(1, "\"dialect\":\"torch\""),
+     FOUR(TAKEN(8388608, 16777216), TAKEN(16777216, 33554432), SKIPPED(33554432, 16777216),
+          TAKEN(16777216, 33554432)),
+     1, "PASS scale follows its rule, 1 skipped steps, 4 changes", NULL},
+    {SCALED(4, "\"resume\":\"x\""), RESUMED(TAKEN(8, 8), TAKEN(8, 8), TAKEN(8, 16)), 0,
+     "PASS scale follows its rule, 0 skipped steps, 1 changes", NULL},
+    {SCALED(4, "\"resume\":\"x\""), RESUMED(TAKEN(8, 16), TAKEN(16, 16), TAKEN(16, 16)), 0,
+     "PASS scale follows its rule, 0 skipped steps, 1 changes", NULL},
+    {SCALED(4, "\"resume\":\"x\""), RESUMED(TAKEN(8, 8), TAKEN(8, 16), TAKEN(16, 32)), 1,
+     "FAIL rank=0 step 6: scale 8, then 16, taken; expected 8, then 8", NULL},
+    /* losses: two that are lost at the end, and three of which the last is not */
+    {DYNAMIC,
+     STEP(1, 2.5, TAKEN(8, 8) DIGEST("1", "")) STEP(2, 2.4, TAKEN(8, 16) DIGEST("2", ""))
+         STEP(3, null, SKIPPED(16, 8) DIGEST("2", "")) STEP(4, null, SKIPPED(8, 4) DIGEST("2", "")),
+     0, "PASS 2 of 4 steps taken, each with a finite loss; parameters move", "not ok"},
+    {DYNAMIC,
+     STEP(1, 2.5, TAKEN(8, 8) DIGEST("1", "")) STEP(2, null, SKIPPED(8, 4) DIGEST("1", ""))
+         STEP(3, null, SKIPPED(4, 2) DIGEST("1", "")) STEP(4, null, SKIPPED(2, 1) DIGEST("1", ""))
+             STEP(5, 2.5, SKIPPED(1, 0.5) DIGEST("1", "")),
+     0, "PASS 1 of 5 steps taken, each with a finite loss; without digests of param", "not ok"},
+    {FP32, STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", "")) STEP(2, 2.5, TAKEN(1, 1) DIGEST("2", "")), 0,
+     "PASS 2 of 2 steps taken, each with a finite loss; parameters move", "not ok"},
+    {FP32,
+     STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", "")) STEP(2, 2.5, TAKEN(1, 1) DIGEST("2", ""))
+         STEP(3, 2.5, TAKEN(1, 1) DIGEST("3", "")),
+     1, "FAIL rank=0: the loss is 2.5 in each of 3 steps", NULL},
+    {FP32,
+     STEP(1, 2.5, TAKEN(1, 1) DIGEST("1", ",\"grad\":\"a\""))
+         STEP(2, 2.4, TAKEN(1, 1) DIGEST("1", ",\"grad\":\"a\""))
+             STEP(3, 2.3, TAKEN(1, 1) DIGEST("2", ",\"grad\":\"b\"")),
+     0, "PASS 3 of 3 steps taken, each with a finite loss; parameters move", "not ok"},
+    {DYNAMIC,
+     STEP(1, 2.5, TAKEN(8, 8) DIGEST("1", ",\"grad\":\"a\""))
+         STEP(2, 2.4, SKIPPED(8, 4) DIGEST("1", ",\"grad\":\"b\""))
+             STEP(3, 2.3, TAKEN(4, 4) DIGEST("2", ",\"grad\":\"b\"")),
+     0, "PASS 2 of 3 steps taken, each with a finite loss; parameters move", "not ok"},
     /* what no event gives is equal on all ranks */
     {"\"opt-level\":\"O0\"", STEP(1, 2.5, DIGEST("1", "")) STEP(2, 2.4, DIGEST("2", "")), 4,
      "PASS 2 digests of 2 ranks equal", "FAIL"},

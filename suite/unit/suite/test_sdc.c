@@ -90,8 +90,9 @@ static const struct {
      {10},
      {1},
      .result = LS_SDC_ODD,
-     .text = "rank 0 (NVIDIA H200 (GPU-0)) has other bits than 2 others from step 10 on, and in the "
-             "second run from step 1 on"},
+     .text =
+         "rank 0 (NVIDIA H200 (GPU-0)) has other bits than 2 others from step 10 on, and in the "
+         "second run from step 1 on"},
     {5,
      {0, 2},
      {0, 0, 0, 3},

@@ -74,10 +74,10 @@ ROWS_TEST(every_ending_has_its_code, endings)
 
 /* What two ranks' records break of the protocol, given what was asked; "": nothing. */
 #define WORDS(options) "\"world\":2,\"options\":{" options "}"
-#define UNITS(level, claim, list)                               \
-    WORDS("\"opt-level\":\"" level "\"")                       \
+#define UNITS(level, claim, list)        \
+    WORDS("\"opt-level\":\"" level "\"") \
     ",\"half_products\":\"" claim "\",\"fusions\":\"" list "\""
-#define UNITLESS(claim, part)                                                                 \
+#define UNITLESS(claim, part)                                                                   \
     "rank=0 says '" claim "', but no implementation that it lists is for these units (..." part \
     "...)"
 static const struct broken {
@@ -268,12 +268,30 @@ static const struct announced {
      "dump/step000003.rank0.safetensors",
      "x.pth",
      {0}},
-    {"", "\"trainer\",\"--dump-steps=3,9\",\"--save-dir\",\"/nowhere\",\"4\"", 1, 0, "3 ",
-     "dump/step000003.rank0.safetensors", "/nowhere/last.safetensors", {0}},
-    {"\"dump_steps\":[3,2],\"dump-ranks\":\"all\"", "\"trainer\",\"--dump-steps=1,3\"", 4, 0,
-     "2 3 ", "dump/step000003.rank0.safetensors", "", {0}},
-    {"\"dump-steps\":2,\"dump-ranks\":0,\"save\":\"\"", "\"trainer\",\"--save=x.pth\"", 1, 0,
-     "2 ", "dump/step000002.rank0.safetensors", "", {0}},
+    {"",
+     "\"trainer\",\"--dump-steps=3,9\",\"--save-dir\",\"/nowhere\",\"4\"",
+     1,
+     0,
+     "3 ",
+     "dump/step000003.rank0.safetensors",
+     "/nowhere/last.safetensors",
+     {0}},
+    {"\"dump_steps\":[3,2],\"dump-ranks\":\"all\"",
+     "\"trainer\",\"--dump-steps=1,3\"",
+     4,
+     0,
+     "2 3 ",
+     "dump/step000003.rank0.safetensors",
+     "",
+     {0}},
+    {"\"dump-steps\":2,\"dump-ranks\":0,\"save\":\"\"",
+     "\"trainer\",\"--save=x.pth\"",
+     1,
+     0,
+     "2 ",
+     "dump/step000002.rank0.safetensors",
+     "",
+     {0}},
     {"\"dump-steps\":\"0,1\"", "\"trainer\"", 0, 0, "", "", "", {0}},
     /* what is there: of any rank and step, and no other file */
     {"\"dump-steps\":\"1,2\",\"dump-ranks\":\"all\"",
@@ -361,8 +379,12 @@ TEST(the_worst_value_is_shown)
     static const struct {
         double value, shown;
         bool within;
-    } row[] = {{1, 1, true}, {0.5, 1, true}, {2, 2, true}, {3, 3, false},
-               {(double)NAN, (double)NAN, false}, {4, (double)NAN, false}};
+    } row[] = {{1, 1, true},
+               {0.5, 1, true},
+               {2, 2, true},
+               {3, 3, false},
+               {(double)NAN, (double)NAN, false},
+               {4, (double)NAN, false}};
     ls_verdict v = {0};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         ck_assert_int_eq(ls_verdict_worst(&v, row[i].value, &limit, "x"), row[i].within);
