@@ -25,10 +25,9 @@
 #define SCALED(interval, more) \
     "\"opt-level\":\"O1\",\"loss-scale\":\"dynamic\",\"growth-interval\":" #interval "," more
 /* Nothing moves, which is another judge's. */
-#define FOUR(a, b, c, d)                                            \
-    STEP(1, 2.5, a DIGEST("1", ""))                                 \
-    STEP(2, 2.4, b DIGEST("1", "")) STEP(3, 2.3, c DIGEST("1", "")) \
-        STEP(4, 2.2, d DIGEST("1", ""))
+#define FOUR(a, b, c, d)            \
+    STEP(1, 2.5, a DIGEST("1", "")) \
+    STEP(2, 2.4, b DIGEST("1", "")) STEP(3, 2.3, c DIGEST("1", "")) STEP(4, 2.2, d DIGEST("1", ""))
 #define RESUMED(a, b, c) \
     STEP(5, 2.5, a DIGEST("1", "")) STEP(6, 2.4, b DIGEST("2", "")) STEP(7, 2.3, c DIGEST("3", ""))
 
@@ -226,19 +225,25 @@ typedef enum change { NONE, PARAM, BUFFER, LOSS, SCALE, GONE, GONE_FIRST, AGAIN 
 static const struct resumed {
     change change;
     const char *resume, *runs, *runs_without_buffers; /* what the judges say; "" they pass */
+    const char *cause;                                /* of the first */
 } resumed[] = {
     {NONE, "", "", ""},
     {PARAM, "rank=1 resumed, step 4: param is 00000000000003e7, expected 0000000000000004",
-     "rank=1 step 4: param is 00000000000003e7, expected", "rank=1 step 4: param is"},
-    {BUFFER, "rank=1 resumed, step 4: buffer is", "rank=1 step 4: buffer is", ""},
+     "rank=1 step 4: param is 00000000000003e7, expected", "rank=1 step 4: param is",
+     "gradients and moments are equal, values are not: masters were made again from half weights, "
+     "or the count of steps was not restored (first seen at step 4)"},
+    {BUFFER, "rank=1 resumed, step 4: buffer is", "rank=1 step 4: buffer is", "",
+     "running statistics were not restored (first seen at step 4)"},
     {LOSS, "rank=1 step 4: loss, loss scale or lr differs",
      "rank=1 step 4: loss 0x00002af8, expected 0x00000fa0", "rank=1 step 4: loss 0x00002af8"},
-    {SCALE, "rank=1 step 4: loss, loss scale or lr differs", "", ""},
+    {SCALE, "rank=1 step 4: loss, loss scale or lr differs", "", "",
+     "the count of clean steps was not restored (first seen at step 4)"},
     {GONE, "rank=1 has no event of step 4 in the resumed run",
      "rank=1 has no event of step 4 in the second run", "in the second run"},
     {GONE_FIRST, "rank=1 has no event of step 4 in the uninterrupted run",
      "rank=1 has no event of step 4 in the first run", "in the first run"},
-    {AGAIN, "rank=1 did step 2 again after resume", "", ""},
+    {AGAIN, "rank=1 did step 2 again after resume", "", "",
+     "the count of steps is behind: step 2 was done again after the resume"},
 };
 
 static ls_record write_run(change change, bool is_resumed)
@@ -282,11 +287,28 @@ ROWS_TEST(a_resumed_run_is_the_uninterrupted_one, resumed)
     ls_verdict resume = {0}, runs = {0}, without = {0};
     ls_judge_resume(&row, job, &resume);
     expect(&resume, r->resume);
+    ck_assert_str_eq(resume.cause, r->cause == NULL ? "" : r->cause);
     ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_EVERYTHING, &runs);
     expect(&runs, r->runs);
     int compared = ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_REPLICA, &without);
     expect(&without, r->runs_without_buffers);
+    /* a case of three jobs, whose third goes on from the second, and of two jobs that are whole */
+    ls_verdict three = {0}, but_buffers = {0}, two = {0};
+    row.job_count = 3;
+    row.data = LS_JUDGE_SAME("what");
+    ls_judge_same(&row, job, &three);
+    expect(&three, r->runs);
+    row.data = LS_JUDGE_DIFFERENCE(1u << LS_RECORD_BUFFER, "what");
+    ls_judge_same(&row, job, &but_buffers);
+    expect(&but_buffers, r->runs_without_buffers);
+    row.job_count = 2;
+    ls_judge_same(&row, (ls_record[]){job[0], job[2]}, &two);
+    expect(&two, "rank=0 has no event of step 1 in the second run");
     if (r->change == NONE) {
+        ck_assert_str_eq(three.evidence, "16 digests equal to the last bit: what");
+        ck_assert_str_eq(but_buffers.evidence, "12 digests equal to the last bit: what");
+        ck_assert_str_eq(resume.evidence,
+                         "saved at 2, resumed to 4: 16 digests equal to the last bit");
         ck_assert_int_eq(resume.compared, 16); /* four digests of two steps of two ranks */
         ck_assert_int_eq(compared, 12);
         ls_judge_runs(&job[0], &job[2], 2, 1u << LS_RECORD_MASTER, &without);
@@ -305,6 +327,14 @@ ROWS_TEST(a_resumed_run_is_the_uninterrupted_one, resumed)
         row.job[0].sync_bn = sync == 1;
         ls_judge_lockstep(&row, &job[2], &v);
         expect(&v, other && sync == 0 ? "" : other ? "rank=1 step 4: buffer" : "step 4: param");
+        ck_assert_str_eq(v.cause,
+                         other && sync == 0 ? ""
+                         : other ? "running statistics differ: SyncBN's moments are not those of "
+                                   "all ranks (first at step 4)"
+                                 : "gradients are equal, the step's result differs: learning rate, "
+                                   "moments or a skip (first at step 4)");
+        ck_assert(!other || sync == 1 ||
+                  strcmp(v.evidence, "6 digests of 2 ranks equal over 2 steps") == 0);
     }
     ls_record_free(&job[0]);
     ls_record_free(&job[2]);
