@@ -195,15 +195,24 @@ static void conclude(ls_compare_judgement *j)
         snprintf(v->evidence, sizeof v->evidence, "%s", j->weak);
     } else {
         v->code = LS_COMPARE_PASS;
-        snprintf(
-            v->evidence, sizeof v->evidence,
-            "%swhole gradient rel=%.1e limit=%.1e (%g x ideal %s); tensors at most %.1f x, blocks "
-            "%.1f x ideal; %lld of %lld branches turned, all near-ties%s%s%s",
-            v->coarse ? "coarse: " : "", v->error, v->limit,
-            ls_compare_bounds_of(j->level)[LS_COMPARE_WHOLE].factor, ls_compare_judgement_type(j),
-            fmax(v->ratio[LS_COMPARE_TENSOR], v->ratio[LS_COMPARE_SMALL]),
-            fmax(v->ratio[LS_COMPARE_BLOCK], v->ratio[LS_COMPARE_EDGE]), (long long)v->turned,
-            (long long)v->forced, v->reduce_judged ? "; reduction right" : "",
+        if (v->coarse) {
+            ls_text_put(v->evidence, sizeof v->evidence,
+                        "coarse: whole gradient rel=%.1e limit=%.1e (%g x the largest of %d ideal "
+                        "%s runs)",
+                        v->error, v->limit, ls_compare_bounds_coarse().factor,
+                        LS_COMPARE_COARSE_RUNS, ls_compare_judgement_type(j));
+        } else {
+            ls_text_put(v->evidence, sizeof v->evidence,
+                        "whole gradient rel=%.1e limit=%.1e (%g x ideal %s); tensors at most %.1f "
+                        "x, blocks %.1f x ideal; %lld of %lld branches turned, all near-ties",
+                        v->error, v->limit, j->bounds[LS_COMPARE_WHOLE].factor,
+                        ls_compare_judgement_type(j),
+                        fmax(v->ratio[LS_COMPARE_TENSOR], v->ratio[LS_COMPARE_SMALL]),
+                        fmax(v->ratio[LS_COMPARE_BLOCK], v->ratio[LS_COMPARE_EDGE]),
+                        (long long)v->turned, (long long)v->forced);
+        }
+        ls_text_add(
+            v->evidence, sizeof v->evidence, "%s%s%s", v->reduce_judged ? "; reduction right" : "",
             v->next_judged ? "; step right" : "", v->buffers_judged ? "; statistics right" : "");
     }
 }
