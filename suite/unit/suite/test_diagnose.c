@@ -12,19 +12,21 @@
 #include "suite/judge/diagnose.h"
 #include "suite/unit/run_suite.h"
 
-enum { WORLD = 2, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };
+enum { WORLD = 2, RANKS = 3, BATCH = 4, SIZE = 16, CLASSES = 10, PIXELS = BATCH * 3 * SIZE * SIZE };
 
 static const double noise_share = 1e-5;
 
 /* --clip-grad-norm and --clip-grad-value of the dump; 0: not given. */
 static double clip[2];
 
+static int ranks = WORLD; /* of the next scene */
+
 typedef struct scene {
     ls_evidence e;
     ls_dumpfile *file[1];
-    int batch[WORLD];
-    float *input[WORLD];
-    int64_t *target[WORLD];
+    int batch[RANKS];
+    float *input[RANKS];
+    int64_t *target[RANKS];
     double *moment, *noise;
     char path[128];
     ls_oracle_result right;
@@ -110,7 +112,7 @@ static void drop_former(const char *folder)
 
 static void make_inputs(scene *s)
 {
-    for (int rank = 0; rank < WORLD; rank++) {
+    for (int rank = 0; rank < RANKS; rank++) {
         s->input[rank] = malloc(PIXELS * sizeof(float));
         s->target[rank] = malloc(BATCH * sizeof(int64_t));
         for (int i = 0; i < PIXELS; i++) {
@@ -127,7 +129,7 @@ static scene *make(int stat_ranks)
     scene *s = calloc(1, sizeof *s);
     ck_assert_int_eq(ls_nettab_build("resnet8", CLASSES, SIZE, SIZE, &s->e.net), LS_OK);
     int64_t elements = s->e.net.elements;
-    s->e.world = WORLD;
+    s->e.world = ranks;
     s->e.param = malloc((size_t)elements * sizeof(double));
     s->e.grad = malloc((size_t)elements * sizeof(double));
     s->moment = malloc((size_t)elements * sizeof(double));
@@ -144,9 +146,9 @@ static scene *make(int stat_ranks)
         }
     }
     make_inputs(s);
-    s->batch[0] = s->batch[1] = BATCH;
+    s->batch[0] = s->batch[1] = s->batch[2] = BATCH;
     s->e.step = (ls_oracle_step){.net = &s->e.net,
-                                 .world = WORLD,
+                                 .world = ranks,
                                  .accumulate = 1,
                                  .batch = s->batch,
                                  .stat_ranks = stat_ranks,
@@ -166,7 +168,7 @@ static scene *make(int stat_ranks)
 static void drop(scene *s)
 {
     ls_oracle_free(&s->e.net, &s->right);
-    for (int rank = 0; rank < WORLD; rank++) {
+    for (int rank = 0; rank < RANKS; rank++) {
         free(s->input[rank]);
         free(s->target[rank]);
     }
@@ -233,38 +235,70 @@ static const char *ask(scene *s, char *text, int bytes)
     return text;
 }
 
-#define EXPECT(scene_, words)                                                                \
-    do {                                                                                     \
-        char text_[320];                                                                     \
-        ask(scene_, text_, sizeof text_);                                                    \
-        ck_assert_msg(strstr(text_, words) != NULL, "'%s' does not say '%s'", text_, words); \
-        drop(scene_);                                                                        \
-    } while (0)
-
-LOOP_TEST(factors_are_named, 7)
+/* The line is `words`, but for its residual. */
+static void expect(scene *s, const char *words)
 {
-    static const struct {
-        double factor;
-        const char *words;
-    } row[] = {{2, "summed over ranks"},     {0.5, "averaged over ranks twice"},
-               {128, "not unscaled"},        {1.0 / 128, "unscaled twice"},
-               {-1, "the sign is turned"},   {1.37, "every gradient is 1.370 x the expected one"},
-               {0, "every gradient is zero"}};
-    scene *s = make(1);
-    for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] *= row[_i].factor;
+    char text[320];
+    ask(s, text, sizeof text);
+    char *residual = strstr(text, " (residual"),
+         *end = residual == NULL ? NULL : strchr(residual, ')');
+    if (end != NULL) {
+        memmove(residual, end + 1, strlen(end));
     }
-    EXPECT(s, row[_i].words);
+    ck_assert_str_eq(text, words);
+    drop(s);
+}
+
+static const struct factor {
+    double factor;
+    int ranks, accumulate;
+    double divisor; /* of the average; 0: the ranks */
+    const char *words;
+} factors[] = {
+    {2, 2, 1, 0, "every gradient is 2.000 x the expected one: summed over ranks, not averaged"},
+    {0.5, 2, 1, 0, "every gradient is 0.500 x the expected one: averaged over ranks twice"},
+    {128, 2, 1, 0, "every gradient is 128.000 x the expected one: not unscaled"},
+    {256, 2, 1, 0, "every gradient is 256.000 x the expected one: neither averaged nor unscaled"},
+    {1.0 / 128, 2, 1, 0,
+     "every gradient is 0.007812 x the expected one: unscaled twice, or the loss was not scaled"},
+    {-1, 2, 1, 0, "every gradient is -1.000 x the expected one: the sign is turned"},
+    {2, 3, 1, 0, "every gradient is 2.000 x the expected one: counted twice"},
+    {1.5, 2, 1, 3,
+     "every gradient is 1.500 x the expected one: divided by the number of ranks that have a "
+     "batch, not of all"},
+    {3, 2, 1, 3, "every gradient is 3.000 x the expected one: summed over ranks, not averaged"},
+    {4, 2, 4, 0, "every gradient is 4.000 x the expected one: micro-steps summed, not averaged"},
+    {0.25, 2, 4, 0, "every gradient is 0.250 x the expected one: micro-steps averaged twice"},
+    {2.018, 2, 1, 0, "every gradient is 2.018 x the expected one: summed over ranks, not averaged"},
+    {2.022, 2, 1, 0, "every gradient is 2.022 x the expected one"},
+    {1.37, 2, 1, 0, "every gradient is 1.370 x the expected one"},
+    {0, 2, 1, 0, "every gradient is zero: nothing arrived there"},
+};
+
+ROWS_TEST(factors_are_named, factors)
+{
+    const struct factor *row = &factors[_i];
+    ranks = row->ranks;
+    scene *s = make(1);
+    s->e.step.accumulate = row->accumulate;
+    s->e.step.divisor = row->divisor;
+    for (int64_t i = 0; i < s->e.net.elements; i++) {
+        s->e.grad[i] *= row->factor;
+    }
+    expect(s, row->words);
 }
 
 /* Gradients that were clipped to a norm or to values, before they were reported or, divided by the
  * loss scale of 128, while still scaled. */
 LOOP_TEST(clipping_is_named, 4)
 {
-    static const char *const words[] = {"every gradient is 0.500 x the expected one",
-                                        "clipped while still scaled, to the limit divided",
-                                        "limited to 0.01: clipped before it was reported",
-                                        "limited to 0.01: clipped while still scaled"};
+    static const char *const words[] = {
+        "every gradient is 0.500 x the expected one: clipped before it was reported",
+        "every gradient is 0.500 x the expected one: clipped while still scaled, to the limit "
+        "divided by the scale",
+        "22851 elements of 23 tensors are limited to 0.01: clipped before it was reported",
+        "22851 elements of 23 tensors are limited to 0.01: clipped while still scaled, to the "
+        "value divided by the scale"};
     bool by_value = _i >= 2, scaled = _i % 2 == 1;
     scene *s = make(1);
     double norm = ls_diagnose_fit_norm(s->e.net.elements, s->e.grad);
@@ -275,7 +309,7 @@ LOOP_TEST(clipping_is_named, 4)
         double grad = s->e.grad[i];
         s->e.grad[i] = by_value ? fmax(-0.01, fmin(grad, 0.01)) : grad / 2;
     }
-    EXPECT(s, words[_i]);
+    expect(s, words[_i]);
 }
 
 /* Weights of known vectors, where there is one way to have them. */
@@ -299,23 +333,59 @@ TEST(fits_have_one_solution)
     ck_assert_double_eq_tol(weight[1], 0, rest);
 }
 
-TEST(ranks_are_named)
+/* Sums of the ranks' gradients. */
+static const struct ranked {
+    double share[RANKS]; /* of each rank's own */
+    int ranks;
+    bool clips; /* each is clipped to a tenth of rank 0's norm */
+    const char *words;
+} ranked[] = {
+    {{0, 1}, 2, false, "every gradient is 1.000 x rank 1's: it was not reduced"},
+    {{0.75, 0.25},
+     2,
+     false,
+     "every gradient is 0.750 x rank 0's + 0.250 x rank 1's: the ranks have unequal weights"},
+    {{0.5, 64},
+     2,
+     false,
+     "every gradient is 0.500 x rank 0's + 64.000 x rank 1's: shares that came after unscaling: "
+     "the reduction was not awaited"},
+    {{1 / 3.0, 0, 1 / 3.0},
+     3,
+     false,
+     "every gradient is 0.333 x rank 0's + 0.333 x rank 2's: a rank is missing from the reduction"},
+    {{0, 0, 0.01}, 3, false, ""},
+    {{0.5, 0.5},
+     2,
+     true,
+     "every gradient is 0.050000 x rank 0's + 0.052027 x rank 1's: each rank's was clipped by its "
+     "own norm, before the reduction"},
+};
+
+ROWS_TEST(ranks_are_named, ranked)
 {
-    static const struct {
-        double zero, one;
-        const char *words;
-    } row[] = {{0, 1, "1.000 x rank 1's (residual"},
-               {0.75, 0.25, "unequal weights"},
-               /* the other rank's share arrives after unscaling */
-               {0.5, 64, "after unscaling: the reduction was not awaited"}};
-    for (int i = 0; i < 3; i++) {
-        scene *s = make(1);
-        for (int64_t k = 0; k < s->e.net.elements; k++) {
-            s->e.grad[k] = row[i].zero * s->right.rank_grad[k] +
-                           row[i].one * (double)s->right.rank_grad[s->e.net.elements + k];
-        }
-        EXPECT(s, row[i].words);
+    const struct ranked *row = &ranked[_i];
+    ranks = row->ranks;
+    scene *s = make(1);
+    int64_t elements = s->e.net.elements;
+    double norm[RANKS] = {0};
+    for (int64_t i = 0; i < row->ranks * elements; i++) {
+        double own = (double)s->right.rank_grad[i];
+        norm[i / elements] += own * own;
     }
+    if (row->clips) {
+        drop(s);
+        clip[0] = sqrt(norm[0]) / 10;
+        s = make(1);
+    }
+    for (int64_t i = 0; i < elements; i++) {
+        s->e.grad[i] = 0;
+        for (int k = 0; k < row->ranks; k++) {
+            double share = row->clips ? clip[0] / sqrt(norm[k]) : 1;
+            s->e.grad[i] += row->share[k] * share * (double)s->right.rank_grad[k * elements + i];
+        }
+    }
+    expect(s, row->words);
 }
 
 /* Elements that a race left: one rank's own, one rank's share, nothing; the others are right. */
@@ -335,10 +405,13 @@ TEST(races_are_named)
 {
     scene *s = make(1);
     race(s, 0, 6);
-    EXPECT(s, "the reduction ran before every gradient was there, or was not awaited");
+    expect(s, "layer1.0.bn1.weight and what backward reaches after it (6 of 23 tensors) is made of "
+              "some ranks' shares, not everywhere the same ones: the reduction ran before every "
+              "gradient was there, or was not awaited");
     s = make(1); /* most of all elements, not all */
     race(s, 5, s->e.net.param_count);
-    EXPECT(s, "made of some ranks' shares");
+    expect(s, "72436 elements of 18 tensors are made of some ranks' shares, not everywhere the "
+              "same ones: the reduction ran before every gradient was there, or was not awaited");
     s = make(1); /* the same places, and other numbers */
     race(s, 0, 6);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
@@ -354,10 +427,12 @@ TEST(what_does_not_belong_is_named)
 {
     scene *s = make(1);
     add(s, 1, s->moment);
-    EXPECT(s, "an earlier gradient was not cleared");
+    expect(s, "every gradient is 1.000 x the expected one + 1 x the momentum buffer: an earlier "
+              "gradient was not cleared");
     s = make(1);
     add(s, 0.01, s->e.param);
-    EXPECT(s, "0.01 x the weights: weight decay");
+    expect(s, "every gradient is 1.000 x the expected one + 0.01 x the weights: weight decay is in "
+              "the gradient already");
 }
 
 TEST(places_are_named)
@@ -369,20 +444,21 @@ TEST(places_are_named)
             s->e.grad[param->offset + i] *= 128;
         }
     }
-    EXPECT(s, "the last 3 elements of ");
+    expect(s, "the last 3 elements of 23 tensors are 128.000 x the expected one: not unscaled");
     s = make(1);
     for (int p = 0; p < s->e.net.param_count; p++) { /* its edge was not reduced */
         int64_t at = s->e.net.param[p].offset + s->e.net.param[p].count - 1;
         s->e.grad[at] = s->right.rank_grad[at];
     }
-    EXPECT(s, "1.000 x rank 0's");
+    expect(s, "the last 1 element of 21 tensors are 1.000 x rank 0's: it was not reduced");
     s = make(1);
     s->e.grad[s->e.net.param[3].offset + 5] *= 65536;
-    EXPECT(s, "a bit of its exponent is flipped");
+    expect(s, "layer1.0.conv1.weight[5] alone is 65535.948 x the expected one: a bit of its "
+              "exponent is flipped");
     s = make(1);
     const ls_nettab_param *conv = &s->e.net.param[6];
     memset(s->e.grad + conv->offset + 64, 0, 64 * sizeof(double));
-    EXPECT(s, "[64..127] alone is zero");
+    expect(s, "layer1.0.conv2.weight[64..127] alone is zero: nothing arrived there");
     s = make(1);
     for (int p = 0; p < s->e.net.param_count; p++) {
         const ls_nettab_param *param = &s->e.net.param[p];
@@ -391,7 +467,8 @@ TEST(places_are_named)
             s->e.grad[param->offset + i] *= 2;
         }
     }
-    EXPECT(s, "the batch-norm weights and biases alone");
+    expect(s, "the batch-norm weights and biases alone (14 of 14) are 2.000 x the expected one: "
+              "summed over ranks, not averaged");
 }
 
 /* Wrong elements [from, from + count) of the tensors chosen, from the end if `from` is negative; 0:
@@ -481,10 +558,14 @@ TEST(another_step_is_named)
 {
     scene *s = make(WORLD);
     take_of(s, 1, s->e.param);
-    EXPECT(s, "SyncBN was not in use");
+    expect(
+        s,
+        "the gradient is that of batch-norm statistics of each rank alone: SyncBN was not in use");
     s = make(1);
     take_of(s, WORLD, s->e.param);
-    EXPECT(s, "SyncBN was not requested");
+    expect(
+        s,
+        "the gradient is that of batch-norm statistics over all ranks: SyncBN was not requested");
     s = make(1);
     double *before = malloc((size_t)s->e.net.elements * sizeof *before);
     for (int64_t i = 0; i < s->e.net.elements; i++) {
@@ -492,7 +573,7 @@ TEST(another_step_is_named)
     }
     take_of(s, 1, before);
     free(before);
-    EXPECT(s, "the weights of the step before");
+    expect(s, "the gradient is that of the weights of the step before");
 }
 
 LOOP_TEST(batch_norms_are_named, 8)
@@ -501,19 +582,28 @@ LOOP_TEST(batch_norms_are_named, 8)
         ls_norm_form form;
         int stat_ranks;
         const char *words;
-    } row[] = {
-        {LS_NORM_EPSILON_1E3, 1, "an epsilon of 1e-3"},
-        {LS_NORM_EPSILON_NONE, 1, "without its epsilon"},
-        {LS_NORM_EPSILON_OUTSIDE, 1, "added to the deviation"},
-        {LS_NORM_MOMENTS_IN_HALF, 1, "kept in half"},
-        {LS_NORM_VARIANCES_AVERAGED, WORLD, "the distance of their means"},
-        {LS_NORM_OWN_SUMS, WORLD, "each rank's own batch"},
-        {LS_NORM_OWN_MOMENTS, WORLD, "own moments, backward by sums of all ranks ("},
-        {LS_NORM_OWN_MOMENTS_COUNT, WORLD, "own moments, backward by sums of all ranks over"}};
+    } row[] = {{LS_NORM_EPSILON_1E3, 1,
+                "the gradient is that of batch norm with an epsilon of 1e-3, not 1e-5"},
+               {LS_NORM_EPSILON_NONE, 1, "the gradient is that of batch norm without its epsilon"},
+               {LS_NORM_EPSILON_OUTSIDE, 1,
+                "the gradient is that of batch norm with epsilon added to the deviation"},
+               {LS_NORM_MOMENTS_IN_HALF, 1,
+                "the gradient is that of batch norm with mean and variance kept in half"},
+               {LS_NORM_VARIANCES_AVERAGED, WORLD,
+                "the gradient is that of SyncBN that averages the ranks' variances and forgets the "
+                "distance of their means"},
+               {LS_NORM_OWN_SUMS, WORLD,
+                "the gradient is that of SyncBN whose backward sums over each rank's own batch"},
+               {LS_NORM_OWN_MOMENTS, WORLD,
+                "the gradient is that of SyncBN that normalises by each rank's own moments, "
+                "backward by sums of all ranks"},
+               {LS_NORM_OWN_MOMENTS_COUNT, WORLD,
+                "the gradient is that of SyncBN that normalises by each rank's own moments, "
+                "backward by sums of all ranks over one rank's count"}};
     scene *s = make(row[_i].stat_ranks);
     ls_oracle_mode mode = {.forced = &s->right.branches, .norm = row[_i].form};
     take(s, &s->e.step, &mode);
-    EXPECT(s, row[_i].words);
+    expect(s, row[_i].words);
 }
 
 TEST(shortcuts_are_named)
@@ -529,7 +619,7 @@ TEST(shortcuts_are_named)
     ls_oracle_mode mode = {.forced = &s->right.branches};
     take(s, &step, &mode);
     free(net);
-    EXPECT(s, "shortcuts that take the odd pixels");
+    expect(s, "the gradient is that of shortcuts that take the odd pixels, not the even ones");
 }
 
 /* Another gradient and other weights in a dump of the step before. */
@@ -563,47 +653,84 @@ TEST(the_step_before_is_named)
     drop(s);
 }
 
-TEST(the_last_micro_step_is_named)
+/* Two micro-steps with other shares than their own; the batch's halves are the micro-steps. */
+static const struct micro {
+    double share[2];
+    const char *words;
+} micros[] = {
+    {{0, 1}, "every gradient is 0.500 x that of the last micro-step alone: the sum is overwritten"},
+    {{1, 0.001}, "every gradient has 0.001 of the share of micro-step 1: its loss is missing"},
+    {{1 / 128.0, 1},
+     "every gradient has 0.007813 of the share of micro-step 0: its loss was not scaled"},
+    {{1, 2},
+     "every gradient has 2 of the share of micro-step 1: its loss was unscaled by another scale "
+     "than its own"},
+    {{1, 1.3}, ""},
+};
+
+ROWS_TEST(micro_steps_are_named, micros)
 {
+    const struct micro *row = &micros[_i];
     scene *s = make(1);
-    ls_oracle_step last = s->e.step, both = s->e.step;
-    const float *input[WORLD], *first_input[WORLD];
-    const int64_t *target[WORLD], *first_target[WORLD];
-    for (int rank = 0; rank < WORLD; rank++) { /* the batch's halves as two micro-steps */
-        first_input[rank] = s->input[rank];
-        first_target[rank] = s->target[rank];
-        input[rank] = s->input[rank] + PIXELS / 2;
-        target[rank] = s->target[rank] + BATCH / 2;
+    int halves[WORLD] = {BATCH / 2, BATCH / 2};
+    const float *input[2][WORLD];
+    const int64_t *target[2][WORLD];
+    ls_oracle_step both = s->e.step;
+    ls_oracle_result one[2], right;
+    both.batch = halves;
+    for (int m = 0; m < 2; m++) {
+        ls_oracle_step half = both;
+        for (int rank = 0; rank < WORLD; rank++) {
+            input[m][rank] = s->input[rank] + m * PIXELS / 2;
+            target[m][rank] = s->target[rank] + m * BATCH / 2;
+        }
+        half.input = input[m];
+        half.target = target[m];
+        ck_assert_int_eq(ls_oracle_run(&half, &(ls_oracle_mode){0}, &one[m]), LS_OK);
     }
     both.accumulate = 2;
-    int halves[WORLD] = {BATCH / 2, BATCH / 2};
-    both.batch = last.batch = halves;
-    both.input = first_input;
-    both.target = first_target;
-    last.input = input;
-    last.target = target;
-    ls_oracle_result other, right;
     ls_oracle_mode own = {.keep_branches = true, .rank_grads = true};
     ck_assert_int_eq(ls_oracle_run(&both, &own, &right), LS_OK);
-    ck_assert_int_eq(ls_oracle_run(&last, &(ls_oracle_mode){0}, &other), LS_OK);
     ls_oracle_free(&s->e.net, &s->right);
     s->right = right;
     s->e.step = both;
     for (int64_t i = 0; i < s->e.net.elements; i++) {
-        s->e.grad[i] = other.grad[i] / 2;
+        s->e.grad[i] = (row->share[0] * one[0].grad[i] + row->share[1] * one[1].grad[i]) / 2;
     }
-    ls_oracle_free(&s->e.net, &other);
-    EXPECT(s, "0.500 x that of the last micro-step alone");
+    for (int m = 0; m < 2; m++) {
+        ls_oracle_free(&s->e.net, &one[m]);
+    }
+    expect(s, row->words);
 }
 
-TEST(fewer_bits_are_named)
+/* A step that computes in another type than its level says, or at O0 in one. */
+static const struct fewer {
+    int level;
+    ls_bits_type half;
+    const char *words;
+} fewer[] = {
+    {0, LS_BITS_F16,
+     "the gradient errs as a step with 10 bits (fp16, TF32) would (9e-04 against 9e-04): something "
+     "computes with fewer bits than the level says"},
+    {0, LS_BITS_BF16,
+     "the gradient errs as a step with 7 bits (bf16) would (7e-03 against 7e-03): something "
+     "computes with fewer bits than the level says"},
+    {2, LS_BITS_BF16,
+     "the gradient errs as a step with 7 bits (bf16) would (7e-03 against 7e-03): something "
+     "computes with fewer bits than the level says"},
+    {2, LS_BITS_F16, ""},
+};
+
+ROWS_TEST(fewer_bits_are_named, fewer)
 {
     scene *s = make(1);
+    s->e.step.level = fewer[_i].level;
     ls_oracle_step step = s->e.step;
-    step.level = 1;
+    step.level = step.level == 0 ? 1 : step.level;
+    step.half = fewer[_i].half;
     ls_oracle_mode mode = {.ideal = true, .noise_seed = 3, .forced = &s->right.branches};
     take(s, &step, &mode);
-    EXPECT(s, "10 bits (fp16, TF32)");
+    expect(s, fewer[_i].words);
 }
 
 TEST(noise_is_not_explained)
