@@ -24,20 +24,20 @@ static const char *const measured[4][2] = {
     {"whole gradient rel=3.9e-08 limit=3.5e-06 (32 x ideal fp32); tensors at most 1.2 x, blocks "
      "0.8 x ideal; 0 of 147456 branches turned, all near-ties; reduction right; step right; "
      "statistics right",
-     "0.4 1.1e-07, 0.8 2.2e-07, 1.2 2.0e-07, 0.6 4.0e-07, 0.8 2.4e-07, ties 0.0, logits 2.5, "
-     "reduced 0.2, next 0.5, buffers 0.0"},
+     "0.354 1.09e-07, 0.848 2.22e-07, 1.23 1.99e-07, 0.647 4.05e-07, 0.839 2.44e-07, ties 0, "
+     "logits 2.54, reduced 0.2, next 0.497, buffers 0"},
     {"whole gradient rel=8.9e-04 limit=1.8e-03 (2 x ideal fp16); tensors at most 1.7 x, blocks 1.5 "
      "x ideal; 23 of 147456 branches turned, all near-ties; step right; statistics right",
-     "1.0 8.8e-04, 1.2 1.7e-03, 1.7 1.9e-03, 1.5 2.8e-03, 1.4 1.8e-03, ties 1.5, logits 0.9, "
-     "reduced 0.0, next 0.5, buffers 1.1"},
+     "1.02 0.000876, 1.24 0.00171, 1.68 0.00189, 1.47 0.00284, 1.36 0.00177, ties 1.52, logits "
+     "0.942, reduced 0, next 0.495, buffers 1.05"},
     {"whole gradient rel=8.1e-04 limit=1.6e-03 (2 x ideal fp16); tensors at most 1.2 x, blocks 1.5 "
      "x ideal; 21 of 147456 branches turned, all near-ties; step right; statistics right",
-     "1.0 8.0e-04, 1.2 1.6e-03, 1.1 1.7e-03, 1.5 2.4e-03, 1.5 1.6e-03, ties 1.3, logits 0.9, "
-     "reduced 0.0, next 0.5, buffers 1.1"},
+     "1.01 0.000802, 1.24 0.00155, 1.12 0.00166, 1.53 0.00244, 1.5 0.00158, ties 1.26, logits "
+     "0.932, reduced 0, next 0.493, buffers 1.07"},
     {"whole gradient rel=8.2e-04 limit=1.6e-03 (2 x ideal fp16); tensors at most 1.9 x, blocks 1.6 "
      "x ideal; 23 of 147456 branches turned, all near-ties; step right; statistics right",
-     "1.0 8.1e-04, 1.1 1.6e-03, 1.9 1.0e-03, 1.4 2.6e-03, 1.6 1.4e-03, ties 1.0, logits 0.9, "
-     "reduced 0.0, next 1.0, buffers 1.1"},
+     "1.01 0.000806, 1.12 0.00157, 1.89 0.00101, 1.41 0.00258, 1.59 0.00143, ties 1, logits 0.925, "
+     "reduced 0, next 0.995, buffers 1.11"},
 };
 
 LOOP_TEST(clean_subjects_pass, 4)
@@ -45,10 +45,10 @@ LOOP_TEST(clean_subjects_pass, 4)
     ls_compare_verdict v = judge(levels[_i], CLEAN, true);
     char numbers[200] = "";
     for (int p = 0; p < LS_COMPARE_PARTS; p++) {
-        ls_text_add(numbers, sizeof numbers, "%.1f %.1e, ", v.ratio[p], v.ideal_error[p]);
+        ls_text_add(numbers, sizeof numbers, "%.3g %.3g, ", v.ratio[p], v.ideal_error[p]);
     }
     ls_text_add(numbers, sizeof numbers,
-                "ties %.1f, logits %.1f, reduced %.1f, next %.1f, buffers %.1f", v.tie_ratio,
+                "ties %.3g, logits %.3g, reduced %.3g, next %.3g, buffers %.3g", v.tie_ratio,
                 v.logits_ratio, v.reduce_ratio, v.next_ratio, v.buffer_ratio);
     ck_assert_int_eq(v.code, LS_COMPARE_PASS);
     ck_assert_str_eq(v.evidence, measured[_i][0]);
