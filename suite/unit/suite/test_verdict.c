@@ -252,6 +252,108 @@ ROWS_TEST(steps_follow_each_other, followed)
     ls_path_remove_tree(folder);
 }
 
+/* A job of three ranks, whose last one's data had ended; `left` is rank 1's dump of step 1. */
+static ls_verdict judge_dumps(const char *steps, const char *left)
+{
+    char folder[64];
+    fake_folder(folder, sizeof folder);
+    ls_record_step step = {.step = 1}, joined = {.step = 1, .joined = true};
+    ls_record_rank rank[] = {{.step_count = 1, .step = &step},
+                             {.step_count = 1, .step = &step},
+                             {.step_count = 1, .step = &joined}};
+    ls_record job = {.world = 3, .rank = rank};
+    ls_text_put(job.directory, sizeof job.directory, "%s", folder);
+    LS_TEXT(dumps, 100, "%s/dump", folder);
+    ck_assert_int_eq(mkdir(dumps, 0777), 0);
+    for (int k = 0; k < 2 && left != NULL; k++) {
+        LS_TEXT(name, 64, "dump/step000001.rank%d.safetensors", k);
+        FILE *file = fake_open(folder, name);
+        fprintf(file, "%c%c%c%c%c%c%c%c%s", k == 1 && left[0] == '\0' ? 9 : 2, 0, 0, 0, 0, 0, 0, 0,
+                k == 0 ? "{}" : left);
+        fclose(file);
+    }
+    ls_case row = {.job_count = 1};
+    ls_text_put(row.job[0].dump_steps, sizeof row.job[0].dump_steps, "%s", steps);
+    ls_verdict v = {0};
+    ls_judge_gradients(&row, &job, &v);
+    ls_path_remove_tree(folder);
+    return v;
+}
+
+TEST(gradients_need_their_dumps)
+{
+    static const struct {
+        const char *steps, *left;
+        ls_verdict_code code;
+        const char *evidence;
+    } row[] = {
+        {"", NULL, LS_WEAK, "no step was dumped"},
+        {"1", NULL, LS_FAIL, "rank=0 wrote no dump/step000001.rank0.safetensors"},
+        {"1", "{}", LS_FAIL, "step 1: its dumps are whole files, but do not fit each other"},
+        {"1", "", LS_FAIL,
+         "rank=1 step 1: dump/step000001.rank1.safetensors is not a whole safetensors file: "},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        ls_verdict v = judge_dumps(row[i].steps, row[i].left);
+        ck_assert_msg(v.code == row[i].code &&
+                          strncmp(v.evidence, row[i].evidence, strlen(row[i].evidence)) == 0,
+                      "row %d: %d %s", (int)i, (int)v.code, v.evidence);
+    }
+}
+
+/* What judges read of a dump: groups that must be alike, targets, names. */
+TEST(dumps_are_read)
+{
+    char folder[64];
+    const float one[] = {1, 2}, other[] = {1, 3};
+    const int64_t target[] = {7, 9};
+    const ls_shape shape = {1, {2}};
+    ls_record job = {.world = 1};
+    ls_dumpfile *file[2];
+    fake_folder(folder, sizeof folder);
+    ls_text_put(job.directory, sizeof job.directory, "%s", folder);
+    LS_TEXT(dumps, 100, "%s/dump", folder);
+    ck_assert_int_eq(mkdir(dumps, 0777), 0);
+    ls_verdict v = {0}, missing = {0};
+    for (int step = 1; step <= 2; step++) {
+        char path[700];
+        ls_safetensors_writer *writer;
+        ls_dumps_path(&job, step, 0, path, sizeof path);
+        ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+        ls_safetensors_add(writer, step == 1 ? "next/v" : "param/v", LS_F32, &shape, one);
+        ls_safetensors_add(writer, step == 1 ? "next/w" : "param/w", LS_F32, &shape,
+                           step == 1 ? one : other);
+        ls_safetensors_add(writer, "buffer/b", LS_F32, &shape, one);
+        ls_safetensors_add(writer, "target", step == 1 ? LS_I64 : LS_F32, &shape,
+                           step == 1 ? (const void *)target : one);
+        ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+        file[step - 1] = ls_dumps_open(&job, step, 0, &v);
+    }
+    ck_assert_int_eq(
+        ls_dumps_same(file[0], "buffer/", file[1], "buffer/", "step 2", "is another", &v), 1);
+    ck_assert_int_eq(ls_dumps_same(NULL, "buffer/", file[1], "buffer/", "", "", &v), 0);
+    ck_assert_int_eq(ls_dumps_same(file[0], "buffer/", NULL, "buffer/", "", "", &v), 0);
+    ck_assert_int_eq(v.code, LS_PASS);
+    ck_assert_int_eq(ls_dumps_same(file[0], "next/", file[1], "param/", "step 2", "is another", &v),
+                     2);
+    ck_assert_int_eq(v.code, LS_FAIL);
+    ck_assert_str_eq(v.evidence, "step 2: param/w is another");
+    int at = 0;
+    ck_assert_str_eq(ls_dumps_next_param(file[1], &at), "v");
+    ck_assert_str_eq(ls_dumps_next_param(file[1], &at), "w");
+    ck_assert_ptr_null(ls_dumps_next_param(file[1], &at));
+    int64_t read[2] = {0};
+    ck_assert(ls_dumps_targets(&job, 1, 0, 2, read) && read[0] == 7 && read[1] == 9);
+    ck_assert(!ls_dumps_targets(&job, 1, 0, 3, read) && !ls_dumps_targets(&job, 2, 0, 2, read) &&
+              !ls_dumps_targets(&job, 3, 0, 2, read));
+    ck_assert_ptr_null(ls_dumps_open_file(&job, "x.safetensors", LS_WEAK, &missing));
+    ck_assert_int_eq(missing.code, LS_WEAK);
+    ck_assert_str_eq(missing.evidence, "x.safetensors is missing or broken");
+    ls_dumpfile_close(file[0]);
+    ls_dumpfile_close(file[1]);
+    ls_path_remove_tree(folder);
+}
+
 /* What a job would leave, by its events or else by its command, and has left. */
 static const struct announced {
     const char *options, *command;
