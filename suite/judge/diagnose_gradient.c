@@ -29,7 +29,7 @@ typedef struct chosen {
     double *memory;
 } chosen;
 
-/* index NULL: all elements. */
+/* index NULL: all elements. At least one is chosen. */
 static void choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t count,
                    const char *name, const ls_diagnose_past *past, chosen *out)
 {
@@ -39,7 +39,7 @@ static void choose(const ls_diagnose_wrong *wrong, const int64_t *index, int64_t
     out->wrong = wrong;
     out->count = count;
     out->name = name;
-    out->memory = ls_list_make((size_t)(5 + ranks) * (size_t)count + 1, sizeof(double));
+    out->memory = ls_list_make((size_t)(5 + ranks) * (size_t)count, sizeof(double));
     out->value = out->memory;
     out->expected = out->value + count;
     out->param = out->expected + count;

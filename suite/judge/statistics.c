@@ -253,7 +253,6 @@ static void judge_rank(const statistics *s, int rank, ls_verdict *out)
     const ls_judge_running *held = &s->held[rank];
     ls_judge_running want =
         follow(&recipes[0], &group, s->before[s->facts->from_rank_0 ? 0 : rank]);
-    bool was_good = out->code == LS_PASS;
     for (int p = 0; p < CHANNELS; p++) {
         double off = larger(mean_off(held, &want, &group, recipes[0].momentum, p),
                             var_off(held, &want, &group, recipes[0].momentum, p));
@@ -268,7 +267,7 @@ static void judge_rank(const statistics *s, int rank, ls_verdict *out)
                             want.var[p], group.count);
         }
     }
-    if (was_good && out->code == LS_FAIL) {
+    if (out->code == LS_FAIL) { /* it passed up to this rank */
         explain(s, rank, out);
     }
 }

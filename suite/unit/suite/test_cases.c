@@ -717,6 +717,7 @@ ROWS_TEST(wrong_statistics_are_caught, dumps)
     LS_TEXT(folder, 700, "%s/dump", job.directory);
     ck_assert_int_eq(mkdir(folder, 0700), 0);
     ls_judge_statistics_start(running);
+    ck_assert(running[0].mean[0] == 0 && running[RANKS - 1].var[CHANNELS - 1] == 1);
     for (int i = 0; d->sent && i < RANKS * CHANNELS; i++) {
         running[i / CHANNELS].mean[i % CHANNELS] = 0.25 * (i / CHANNELS);
         running[i / CHANNELS].var[i % CHANNELS] += 0.25 * (i / CHANNELS);
