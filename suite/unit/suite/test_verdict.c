@@ -475,6 +475,23 @@ TEST(the_first_bad_finding_stays)
     ck_assert_str_eq(v.evidence, "first");
 }
 
+TEST(what_the_machine_lacks_is_not_blamed_on_the_subject)
+{
+    const ls_record job[] = {{.state = LS_RECORD_DONE},
+                             {.state = LS_RECORD_NOT_STARTED, .why = "no\tmemory"}};
+    static const ls_verdict_code codes[] = {LS_FAIL,   LS_CRASH, LS_TIMEOUT,     LS_WEAK,
+                                            LS_WAIVED, LS_SKIP,  LS_UNSUPPORTED, LS_PASS};
+    for (int i = 0; i < 16; i++) {
+        ls_verdict v = {.code = codes[i / 2], .evidence = "what was seen", .cause = "why"};
+        bool lacks = i % 2 == 1 && i / 2 < 4;
+        ls_verdict_check_lack(job, 1 + i % 2, false, &v);
+        ck_assert_int_eq(v.code, lacks ? LS_INFRA : codes[i / 2]);
+        ck_assert_str_eq(v.evidence,
+                         lacks ? "the job could not be started: no\\x09memory" : "what was seen");
+        ck_assert_str_eq(v.cause, lacks ? "" : "why");
+    }
+}
+
 TEST(the_worst_value_is_shown)
 {
     static const ls_tol limit = LS_TOL(2, "any number does here");
