@@ -469,8 +469,10 @@ TEST(the_first_bad_finding_stays)
 {
     ls_verdict v;
     memset(&v, 0, sizeof v);
-    ls_verdict_set(&v, LS_FAIL, "first");
+    ls_verdict_fail(&v, "%s", "first");
+    ls_verdict_fail(&v, "other");
     ls_verdict_set(&v, LS_WEAK, "second");
+    ls_verdict_pass(&v, 4, "all good");
     ck_assert_int_eq(v.code, LS_FAIL);
     ck_assert_str_eq(v.evidence, "first");
 }
