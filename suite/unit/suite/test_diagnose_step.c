@@ -323,4 +323,57 @@ ROWS_TEST(wrong_rules_are_named, ruled)
     unlink(path);
 }
 
+/* The rule that a dump's metadata tell: "name=value", a blank between two. */
+static const struct told {
+    const char *metadata;
+    int64_t step; /* of the rule; -1: they tell none */
+} told[] = {
+    {"lr=0.1 step=2", 2},
+    {"lr=0.1 step=0", 0},
+    {"lr=0.1 step=-1", -1},
+    {"lr=0.1 step=2 optimizer_steps=-1", -1},
+    {"step=2", -1},
+    {"step=2 skipped=true", 2},
+    {"lr=0.1 step=1 optimizer=adam", 1},
+    {"lr=0.1 step=2 optimizer=adam", -1},
+    {"lr=0.1 step=2 optimizer=adam skipped=true", 2},
+    {"lr=0.1 step=3 optimizer=adam optimizer_steps=1", 1},
+    {"lr=0.1 step=1 optimizer=adam betas=0.9", -1},
+    {"lr=0.1 step=1 optimizer=lion", -1},
+    {"lr=0.1 step=1 optimizer=lamb", 1},
+    {"lr=0.1 step=1 optimizer=lamb clip_grad_norm=1", -1},
+    {"lr=0.1 step=1 optimizer=lamb clip_grad_value=1", -1},
+};
+
+ROWS_TEST(metadata_tell_the_rule, told)
+{
+    char path[] = "/tmp/ls_diagnose_step_XXXXXX", *rest = NULL;
+    float value[COUNT] = {0};
+    ls_safetensors_writer *writer;
+    ls_dumpfile *file;
+    ls_update_rule rule = {.step = -1};
+    bool skipped;
+    close(mkstemp(path));
+    ck_assert_int_eq(ls_safetensors_create(path, &writer), LS_OK);
+    LS_TEXT(words, 200, "%s", told[_i].metadata);
+    for (char *word = strtok_r(words, " ", &rest); word != NULL;
+         word = strtok_r(NULL, " ", &rest)) {
+        char *sign = strchr(word, '=');
+        *sign = '\0';
+        ls_safetensors_metadata(writer, word, "%s", sign + 1);
+    }
+    add(writer, "next/w", value);
+    ck_assert_int_eq(ls_safetensors_finish(writer), LS_OK);
+    ck_assert_int_eq(ls_dumpfile_open(path, &file), LS_OK);
+    bool known = ls_compare_optim_rule(file, false, &rule, &skipped);
+    ck_assert_int_eq(known, told[_i].step >= 0);
+    ck_assert_int_eq(rule.step, told[_i].step);
+    ck_assert_int_eq(skipped, strstr(told[_i].metadata, "skipped") != NULL);
+    ck_assert(!known || (rule.momentum == 0 && rule.weight_decay == 0 && rule.beta1 == 0.9 &&
+                         rule.beta2 == 0.999 && rule.max_grad_norm == 1 && rule.trust == 0.02 &&
+                         !rule.nesterov && !rule.clip && (skipped || rule.lr == 0.1)));
+    ls_dumpfile_close(file);
+    unlink(path);
+}
+
 TEST_MAIN("diagnose_step")
