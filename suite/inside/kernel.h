@@ -5,8 +5,9 @@
 #include "kernels/kernels.h"
 
 /* Small networks, built layer by layer, for the judging of single operations of a backend. Every
- * function but start and finish adds layers behind layer `in` and returns the last one's index. */
-enum { LS_KERNEL_NET_LAYERS = 64, LS_KERNEL_NET_PARAMS = 96, LS_KERNEL_NET_BUFFERS = 96 };
+ * function but start and finish adds layers behind layer `in` and returns the last one's index.
+ * There is room for a ResNet-50. */
+enum { LS_KERNEL_NET_LAYERS = 192, LS_KERNEL_NET_PARAMS = 176, LS_KERNEL_NET_BUFFERS = 176 };
 
 typedef struct ls_kernel_net {
     ls_network network;

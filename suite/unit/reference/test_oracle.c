@@ -15,6 +15,7 @@
 #include "reference/oracle/oracle.h"
 #include "reference/oracle/ideal_error.h"
 #include "reference/oracle/planes.h"
+#include "suite/inside/kernel.h"
 #include "suite/unit/run_suite.h"
 
 /* Uniform with variance 1, from a plain linear generator: fast, and good enough for inputs. */
@@ -404,196 +405,7 @@ TEST(types_scale_and_noise_are_used)
     free_problem(p);
 }
 
-/* ---- a forward pass written from torchvision's code ------------------------------------------ */
-
-/* Images of one group of statistics, NCHW. */
-typedef struct maps {
-    int images, channels, height, width;
-    double *value;
-} maps;
-
-/* The network's parameters in order of registration, and the statistics met on the way. */
-typedef struct reading {
-    const problem *p;
-    int param;                                                           /* the next */
-    double *mean[LS_NETTAB_PARAMS_MAX], *variance[LS_NETTAB_PARAMS_MAX]; /* by the norm's weight */
-} reading;
-
-static maps maps_of(int images, int channels, int height, int width)
-{
-    size_t count = (size_t)images * (size_t)channels * (size_t)height * (size_t)width;
-    return (maps){images, channels, height, width, calloc(count, sizeof(double))};
-}
-
-static double *at(const maps *m, int n, int c, int y, int x)
-{
-    return &m->value[((n * m->channels + c) * m->height + y) * m->width + x];
-}
-
-static const double *next_param(reading *r, int64_t count)
-{
-    const ls_nettab_param *param = &r->p->net.param[r->param++];
-    ck_assert_msg(param->count == count, "%s: %lld elements, wanted %lld", param->name,
-                  (long long)param->count, (long long)count);
-    return r->p->param + param->offset;
-}
-
-static maps convolve(reading *r, const maps *in, int channels, int kernel, int stride)
-{
-    int pad = kernel / 2;
-    const double *w = next_param(r, (int64_t)channels * in->channels * kernel * kernel);
-    maps out = maps_of(in->images, channels, (in->height + 2 * pad - kernel) / stride + 1,
-                       (in->width + 2 * pad - kernel) / stride + 1);
-    for (int n = 0; n < in->images; n++) {
-        for (int k = 0; k < channels; k++) {
-            for (int c = 0; c < in->channels; c++) {
-                for (int i = 0; i < kernel * kernel; i++) {
-                    double weight = w[(k * in->channels + c) * kernel * kernel + i];
-                    for (int y = 0; y < out.height; y++) {
-                        int row = y * stride + i / kernel - pad;
-                        for (int x = 0; row >= 0 && row < in->height && x < out.width; x++) {
-                            int column = x * stride + i % kernel - pad;
-                            if (column >= 0 && column < in->width) {
-                                *at(&out, n, k, y, x) += weight * *at(in, n, c, row, column);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    return out;
-}
-
-static maps normalise(reading *r, maps m)
-{
-    int weight_index = r->param, plane = m.height * m.width;
-    const double *weight = next_param(r, m.channels), *bias = next_param(r, m.channels);
-    double *means = calloc((size_t)m.channels, sizeof *means);
-    double *variances = calloc((size_t)m.channels, sizeof *variances);
-    for (int c = 0; c < m.channels; c++) {
-        double mean = 0, variance = 0, count = m.images * plane;
-        for (int i = 0; i < m.images * plane; i++) {
-            mean += at(&m, i / plane, c, 0, 0)[i % plane] / count;
-        }
-        for (int i = 0; i < m.images * plane; i++) {
-            variance += pow(at(&m, i / plane, c, 0, 0)[i % plane] - mean, 2) / count;
-        }
-        for (int i = 0; i < m.images * plane; i++) {
-            double *value = &at(&m, i / plane, c, 0, 0)[i % plane];
-            *value = (*value - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c];
-        }
-        means[c] = mean;
-        variances[c] = variance;
-    }
-    r->mean[weight_index] = means;
-    r->variance[weight_index] = variances;
-    return m;
-}
-
-static maps conv_norm(reading *r, const maps *in, int channels, int kernel, int stride)
-{
-    return normalise(r, convolve(r, in, channels, kernel, stride));
-}
-
-static maps rectify(maps m)
-{
-    for (int i = 0; i < m.images * m.channels * m.height * m.width; i++) {
-        m.value[i] = fmax(m.value[i], 0);
-    }
-    return m;
-}
-
-/* 3x3, stride 2, one row and column of padding that never wins. */
-static maps pool(maps in)
-{
-    maps out = maps_of(in.images, in.channels, (in.height - 1) / 2 + 1, (in.width - 1) / 2 + 1);
-    for (int i = 0; i < out.images * out.channels * out.height * out.width; i++) {
-        int x = i % out.width, y = i / out.width % out.height, map = i / out.width / out.height;
-        double most = -INFINITY;
-        for (int k = 0; k < 9; k++) {
-            int row = 2 * y + k / 3 - 1, column = 2 * x + k % 3 - 1;
-            if (row >= 0 && row < in.height && column >= 0 && column < in.width) {
-                most = fmax(most, at(&in, 0, map, row, column)[0]);
-            }
-        }
-        out.value[i] = most;
-    }
-    free(in.value);
-    return out;
-}
-
-/* Every stride-th pixel, channels of zeros appended. */
-static maps option_a(const maps *in, int channels, int stride)
-{
-    maps out = maps_of(in->images, channels, (in->height + stride - 1) / stride,
-                       (in->width + stride - 1) / stride);
-    int plane = out.height * out.width;
-    for (int i = 0; i < in->images * in->channels * plane; i++) {
-        int n = i / plane / in->channels, c = i / plane % in->channels, x = i % out.width;
-        int y = i / out.width % out.height;
-        *at(&out, n, c, y, x) = *at(in, n, c, y * stride, x * stride);
-    }
-    return out;
-}
-
-static maps block(reading *r, maps in, int width, int stride, bool bottleneck, bool cifar)
-{
-    int channels = bottleneck ? 4 * width : width;
-    maps a, b, c, shortcut = in;
-    if (bottleneck) {
-        a = rectify(conv_norm(r, &in, width, 1, 1));
-        b = rectify(conv_norm(r, &a, width, 3, stride));
-        c = conv_norm(r, &b, channels, 1, 1);
-        free(b.value);
-    } else {
-        a = rectify(conv_norm(r, &in, width, 3, stride));
-        c = conv_norm(r, &a, width, 3, 1);
-    }
-    free(a.value);
-    if (stride > 1 || in.channels != channels) {
-        shortcut = cifar ? option_a(&in, channels, stride) : conv_norm(r, &in, channels, 1, stride);
-        free(in.value);
-    }
-    for (int i = 0; i < c.images * c.channels * c.height * c.width; i++) {
-        c.value[i] += shortcut.value[i];
-    }
-    free(shortcut.value);
-    return rectify(c);
-}
-
-/* Logits of one group, [images][classes]. */
-static double *logits_of(reading *r, maps images)
-{
-    const char *arch = r->p->net.arch;
-    bool cifar = strcmp(arch, "resnet8") == 0 || strcmp(arch, "resnet20") == 0;
-    bool bottleneck = strcmp(arch, "resnet50") == 0;
-    static const int layers[3][4] = {{2, 2, 2, 2}, {3, 4, 6, 3}};
-    r->param = 0;
-    maps m = rectify(conv_norm(r, &images, cifar ? 16 : 64, cifar ? 3 : 7, cifar ? 1 : 2));
-    m = cifar ? m : pool(m);
-    for (int stage = 0; stage < (cifar ? 3 : 4); stage++) {
-        int count = cifar ? (arch[6] == '8' ? 1 : 3) : layers[bottleneck][stage];
-        for (int i = 0; i < count; i++) {
-            m = block(r, m, (cifar ? 16 : 64) << stage, stage > 0 && i == 0 ? 2 : 1, bottleneck,
-                      cifar);
-        }
-    }
-    int plane = m.height * m.width, classes = r->p->net.classes;
-    const double *weight = next_param(r, (int64_t)classes * m.channels);
-    const double *bias = next_param(r, classes);
-    double *logits = calloc((size_t)(m.images * classes), sizeof *logits);
-    for (int i = 0; i < m.images * classes; i++) {
-        logits[i] = bias[i % classes];
-        for (int k = 0; k < m.channels * plane; k++) {
-            logits[i] += weight[i % classes * m.channels + k / plane] / plane *
-                         m.value[i / classes * m.channels * plane + k];
-        }
-    }
-    free(m.value);
-    ck_assert_int_eq(r->param, r->p->net.param_count);
-    return logits;
-}
+/* ---- a forward pass -------------------------------------------------------------------------- */
 
 static const struct formula_row {
     const char *arch;
@@ -603,63 +415,71 @@ static const struct formula_row {
                 {"resnet18", 35, 2, 1, {2, 1}},
                 {"resnet50", 33, 1, 1, {2}}};
 
-/* Logits, losses and statistics of every rank and micro-step; FP64 on both sides, sums in another
- * order: up to 4608 terms, and what the batch norms of 50 layers make of 1e-16 of each: measured
- * below 1e-12. */
+/* Statistics of micro-step `group` of all, counted by micro-steps and ranks. */
+static void expect_stats(const problem *p, const double *stats, int group,
+                         const ls_kernel_interpreter *t, double limit)
+{
+    int groups = p->step.world * p->step.accumulate, norms = 0, seen = 0;
+    for (int i = 0; i < t->n->network.layer_count; i++) {
+        const ls_layer *layer = &t->n->layer[i];
+        norms += layer->kind == LS_LAYER_BATCH_NORM;
+        for (int k = 0; layer->kind == LS_LAYER_BATCH_NORM && k < p->net.node_count; k++) {
+            const ls_nettab_node *node = &p->net.node[k];
+            const double *mean = stats + ls_oracle_stats_of(&p->step, k);
+            bool same = node->kind == LS_NETTAB_NORM && node->weight == layer->weight;
+            seen += same;
+            for (int c = 0; same && c < node->channels; c++) {
+                int64_t of = (int64_t)group * node->channels + c;
+                double v = t->variance[i][c];
+                ck_assert_double_eq_tol(mean[of], t->mean[i][c], limit);
+                ck_assert_double_eq_tol(mean[groups * node->channels + of], v, limit * (1 + v));
+            }
+        }
+    }
+    ck_assert_int_eq(seen, norms);
+}
+
+/* Logits, losses and statistics of every rank and micro-step, against the trainer's network in the
+ * plain loops that kernels are judged by; FP64 on both sides, sums in another order: up to 4608
+ * terms, and what the batch norms of 50 layers make of 1e-16 of each: measured below 1e-12. */
 ROWS_TEST(a_forward_pass_is_its_formula, formulas)
 {
     const struct formula_row *row = &formulas[_i];
     problem *p = make_uneven(row->arch, row->size, row->world, row->accumulate, row->batch, 1);
     ls_oracle_result have = run(p, (ls_oracle_mode){.forward_only = true});
     int classes = p->net.classes, image = 3 * row->size * row->size;
-    const double limit = 1e-9;
-    int64_t before = 0; /* images of ranks before this one */
+    const double limit = 1e-9, *logits = have.logits;
+    static ls_kernel_net n;
+    ls_network own;
+    ck_assert_int_eq(ls_model_build(row->arch, classes, row->size, &own), LS_OK);
+    ck_assert(own.layer_count <= LS_KERNEL_NET_LAYERS && own.param_count <= LS_KERNEL_NET_PARAMS);
+    n.network = own;
+    memcpy(n.layer, own.layer, (size_t)own.layer_count * sizeof *n.layer);
+    memcpy(n.param, own.param, (size_t)own.param_count * sizeof *n.param);
     for (int rank = 0; rank < row->world; rank++) {
         int batch = row->batch[rank];
         double loss = 0;
+        ls_kernel_interpreter t;
+        ls_kernel_interpreter_make(&t, &n, batch, row->size, row->size, LS_KERNEL_ROUND_NONE);
+        for (int k = 0; k < own.param_count; k++) {
+            memcpy(t.param[k], p->param + p->net.param[k].offset,
+                   (size_t)p->net.param[k].count * sizeof(double));
+        }
         for (int micro = 0; micro < row->accumulate; micro++) {
-            static reading r;
-            r = (reading){.p = p};
-            maps images = maps_of(batch, 3, row->size, row->size);
             for (int i = 0; i < batch * image; i++) {
-                images.value[i] = (double)p->input[rank][micro * batch * image + i];
+                t.value[0][i] = (double)p->input[rank][micro * batch * image + i];
             }
-            double *logits = logits_of(&r, images);
-            free(images.value);
-            const double *own = have.logits + (before + (int64_t)micro * batch) * classes;
-            for (int n = 0; n < batch; n++) {
-                double sum = 0;
-                for (int k = 0; k < classes; k++) {
-                    ck_assert_double_eq_tol(own[n * classes + k], logits[n * classes + k], limit);
-                    sum += exp(logits[n * classes + k]);
-                }
-                int64_t target = p->target[rank][micro * batch + n];
-                loss += (log(sum) - logits[n * classes + target]) / (batch * row->accumulate);
+            ls_kernel_interpreter_forward(&t, p->target[rank] + micro * batch);
+            for (int i = 0; i < batch * classes; i++) {
+                ck_assert_double_eq_tol(*logits++, t.value[own.layer_count - 2][i], limit);
             }
-            free(logits);
-            int group = micro * row->world + rank, norms = 0;
-            for (int i = 0; i < p->net.node_count; i++) {
-                const ls_nettab_node *node = &p->net.node[i];
-                int groups = row->world * row->accumulate;
-                const double *mean = have.stats + ls_oracle_stats_of(&p->step, i);
-                for (int c = 0; node->kind == LS_NETTAB_NORM && c < node->channels; c++) {
-                    int64_t of = (int64_t)group * node->channels + c;
-                    double m = r.mean[node->weight][c], v = r.variance[node->weight][c];
-                    ck_assert_double_eq_tol(mean[of], m, limit);
-                    ck_assert_double_eq_tol(mean[groups * node->channels + of], v, limit * (1 + v));
-                }
-                norms += node->kind == LS_NETTAB_NORM;
-            }
-            for (int k = 0; k < LS_NETTAB_PARAMS_MAX; k++) {
-                norms -= r.mean[k] != NULL;
-                free(r.mean[k]);
-                free(r.variance[k]);
-            }
-            ck_assert_int_eq(norms, 0);
+            loss += t.loss / row->accumulate;
+            expect_stats(p, have.stats, micro * row->world + rank, &t, limit);
         }
         ck_assert_double_eq_tol(have.loss[rank], loss, limit);
-        before += (int64_t)batch * row->accumulate;
+        ls_kernel_interpreter_free(&t);
     }
+    ls_model_free(&own);
     ls_oracle_free(&p->net, &have);
     free_problem(p);
 }
