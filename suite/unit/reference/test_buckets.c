@@ -320,34 +320,4 @@ TEST(numbers_of_a_small_layout)
     ls_buckets_free(&layout);
 }
 
-/* Factors of numerics.md section 6 and of apex/parallel/distributed.py@allreduce_bucket. */
-TEST(dialects)
-{
-    ls_dialect_rules rules;
-    ls_options options = options_at(LS_O1, LS_DIALECT_APEX);
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.pre_factor == 1.0 && rules.post_factor == 0.25);
-    ck_assert(!rules.start_buffers && !rules.broadcast_buffers && rules.max_scale == 16777216.0f);
-    ck_assert_int_eq(rules.limit[0], 10000000);
-    options.predivide = 8;
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 2.0);
-    options.average = LS_AVERAGE_NONE;
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.pre_factor == 0.125 && rules.post_factor == 1.0);
-    options = options_at(LS_O1, LS_DIALECT_TORCH);
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.pre_factor == 0.25 && rules.post_factor == 1.0);
-    ck_assert(rules.start_buffers && rules.broadcast_buffers);
-    ck_assert(rules.limit[0] == mib && rules.limit[1] == 25 * mib);
-    options.bucket_cap_mb = 0.5;
-    options.broadcast_buffers = LS_FALSE;
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.limit[0] == mib / 2 && rules.limit[1] == mib / 2 && !rules.broadcast_buffers);
-    options.bucket_cap_mb = 0;
-    options.message_size = 7;
-    ls_dialect_resolve(&options, 4, &rules);
-    ck_assert(rules.unit == LS_BUCKET_ELEMENTS && rules.limit_count == 1 && rules.limit[0] == 7);
-}
-
 TEST_MAIN("buckets")

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/digest.h"
 #include "reference/options/schedule.h"
@@ -170,43 +171,23 @@ TEST(warmup_ends_at_the_base)
     ck_assert(ls_schedule_lr(&schedule, 1, 4, 0) == 1);
 }
 
+/* Between bars. */
 TEST(refusals)
 {
-    static const char *const wrong[] = {"",
-                                        "linear",
-                                        "step",
-                                        "step:",
-                                        "step:30",
-                                        "step:30:",
-                                        "step:0:0.1",
-                                        "step:-1:0.1",
-                                        "step:30:2",
-                                        "step:30:0.1x",
-                                        "step:1.5s:0.1",
-                                        "step:10,20:0.1",
-                                        "multistep:20,10:0.1",
-                                        "multistep:10,20s:0.1",
-                                        "cosine",
-                                        "cosine:0",
-                                        "cosine:nan",
-                                        "warmup:5",
-                                        "warmup:5,",
-                                        "warmup:,cosine:3",
-                                        "warmup:cosine:3",
-                                        "warmup:5:2,cosine:3",
-                                        "warmup:5,imagenet",
-                                        "constant ",
-                                        "cosine:10:1",
-                                        "cosine:1.5e12",
-                                        "warmup:5:constant",
-                                        "multistep:10,10:0.1",
-                                        "multistep:20,10",
-                                        "multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17:0.5",
-                                        "multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    static const char wrong[] =
+        "|linear|step|step:|step:30|step:30:|step:0:0.1|step:-1:0.1|step:30:2|step:30:0.1x|"
+        "step:1.5s:0.1|step:10,20:0.1|multistep:20,10:0.1|multistep:10,20s:0.1|cosine|cosine:0|"
+        "cosine:nan|warmup:5|warmup:5,|warmup:,cosine:3|warmup:cosine:3|warmup:5:2,cosine:3|"
+        "warmup:5,imagenet|constant |cosine:10:1|cosine:1.5e12|warmup:5:constant|"
+        "multistep:10,10:0.1|multistep:20,10|multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,"
+        "17:0.5|multistep:1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,";
+    char text[sizeof wrong], *rest = memcpy(text, wrong, sizeof wrong);
+    int count = 0;
+    for (char *one; (one = strsep(&rest, "|")) != NULL; count++) {
         ls_schedule schedule;
-        ck_assert_msg(ls_schedule_parse(wrong[i], &schedule) == LS_ERR_USAGE, "'%s'", wrong[i]);
+        ck_assert_msg(ls_schedule_parse(one, &schedule) == LS_ERR_USAGE, "'%s'", one);
     }
+    ck_assert_int_eq(count, 31);
 }
 
 TEST_MAIN("schedule")
