@@ -213,39 +213,54 @@ static void make_params(params *p)
     }
 }
 
-static ls_amp *open_amp(const ls_device *device, const ls_amp_options *options)
+/* Of each test: a fresh recording device, and the handle on it that is open, which is destroyed
+ * behind the test; then nothing may be held. */
+static ls_device device;
+static ls_amp *amp;
+static params p;
+
+static void open_device(void)
 {
-    ls_amp *amp = NULL;
-    GOOD(ls_amp_create(device, options, &amp));
-    return amp;
+    device = recording_device();
+}
+
+static void close_amp(void)
+{
+    ls_amp_destroy(amp);
+    amp = NULL;
+    ck_assert_int_eq(device_log.held, 0);
+}
+
+static void open_amp(const ls_amp_options *options)
+{
+    GOOD(ls_amp_create(&device, options, &amp));
 }
 
 /* With optimizer 0, whose group 0 has the first `count` parameters. */
-static ls_amp *open_group(const ls_device *device, const ls_amp_options *options, params *p,
-                          const ls_optimizer_config *config, float lr, int count)
+static void open_group(const ls_amp_options *options, const ls_optimizer_config *config, float lr,
+                       int count)
 {
-    ls_amp *amp = open_amp(device, options);
     int optimizer, group;
-    make_params(p);
+    open_amp(options);
+    make_params(&p);
     GOOD(ls_amp_add_optimizer(amp, &optimizer));
-    GOOD(ls_amp_add_group(amp, 0, config, lr, p->param, count, &group));
-    return amp;
+    GOOD(ls_amp_add_group(amp, 0, config, lr, p.param, count, &group));
 }
 
 /* A block of optimizer 0 alone. */
-static ls_step_state *begin_block(ls_amp *amp, int loss, bool delay)
+static ls_step_state *begin_block(int loss)
 {
     static const int only[] = {0};
     ls_step_state *state;
-    GOOD(ls_amp_begin(amp, loss, only, 1, delay, &state));
+    GOOD(ls_amp_begin(amp, loss, only, 1, false, &state));
     return state;
 }
 
-/* All gradients of a parameter become `value`, times the scale. */
-static void give(ls_amp *amp, params *p, int param, float value, float scale, int group, int index)
+/* All gradients of a parameter become `value`, times the scale of 8. */
+static void give(int param, float value, int group, int index)
 {
-    for (int64_t i = 0; i < p->param[param].grad.count; i++) {
-        host_set(&p->param[param].grad, i, value * scale);
+    for (int64_t i = 0; i < p.param[param].grad.count; i++) {
+        host_set(&p.param[param].grad, i, value * 8);
     }
     GOOD(ls_amp_ready(amp, 0, group, index));
 }
@@ -254,7 +269,6 @@ static void give(ls_amp *amp, params *p, int param, float value, float scale, in
 
 TEST(settings)
 {
-    ls_device device = recording_device();
     ls_precision precision = {.masters = true, .scaler = dynamic_scale, .initial_scale = 32};
     ls_amp_options options = ls_amp_defaults(&precision);
     ck_assert(options.enabled && options.masters && options.loss_count == 1 &&
@@ -273,23 +287,20 @@ TEST(settings)
         options.scaler.min_scale = rows[r].least;
         options.scaler.max_scale = rows[r].most;
         options.initial_scale = rows[r].initial;
-        ls_amp *amp = open_amp(&device, &options);
+        open_amp(&options);
         for (int loss = 0; loss < 3; loss++) {
             float scale = 0;
             GOOD(ls_amp_loss_scale(amp, loss, &scale));
             ck_assert_msg(scale == rows[r].want, "row %zu, loss %d: %g", r, loss, (double)scale);
         }
         ck_assert_int_eq(device_log.bytes, 4 * (int64_t)sizeof(ls_step_state));
-        ls_amp_destroy(amp);
-        ck_assert_int_eq(device_log.held, 0);
+        close_amp();
     }
     ls_amp_destroy(NULL);
 }
 
 TEST(refused_handles)
 {
-    ls_device device = recording_device();
-    ls_amp *amp = NULL;
     ls_amp_options options = options_of(0, 1);
     REFUSED(ls_amp_create(&device, &options, &amp), "amp for 0 losses; allowed: 1 and more");
     options = options_of(1, -1);
@@ -308,10 +319,8 @@ TEST(refused_handles)
 
 TEST(refused_numbers)
 {
-    ls_device device = recording_device();
     ls_amp_options options = options_of(2, 1);
-    ls_amp *amp = open_amp(&device, &options);
-    static params p;
+    open_amp(&options);
     make_params(&p);
     int optimizer = -1, group = -1;
     float scale;
@@ -380,16 +389,12 @@ TEST(refused_numbers)
     GOOD(ls_amp_begin(amp, 1, first, 1, false, &state));
     ls_amp_cancel(amp);
     GOOD(ls_amp_step(amp, 0, &skipped));
-    ls_amp_destroy(amp);
-    ck_assert_int_eq(device_log.held, 0);
 }
 
 TEST(refused_groups)
 {
-    ls_device device = recording_device();
     ls_amp_options options = options_of(1, 1);
-    ls_amp *amp = open_amp(&device, &options);
-    static params p;
+    open_amp(&options);
     make_params(&p);
     int optimizer, group = -1, held = device_log.held;
     GOOD(ls_amp_add_optimizer(amp, &optimizer));
@@ -422,14 +427,13 @@ TEST(refused_groups)
     GOOD(ADD(&sgd, wrong + 1, 1));
     GOOD(ls_amp_add_optimizer(amp, &optimizer));
     GOOD(ls_amp_add_group(amp, optimizer, &sgd, 1, p.param, 1, &group)); /* another optimizer's */
-    ls_amp_destroy(amp);
-    ck_assert_int_eq(device_log.held, 0);
+    close_amp();
     /* LAMB's norm: of one group only, in whichever order they come */
     options.moment_count = 2;
     const ls_optimizer_config clips = {.kind = LS_OPTIMIZER_LAMB, .max_grad_norm = 1};
     const ls_optimizer_config lamb = {.kind = LS_OPTIMIZER_LAMB};
     for (int order = 0; order < 2; order++) {
-        amp = open_amp(&device, &options);
+        open_amp(&options);
         GOOD(ls_amp_add_optimizer(amp, &optimizer));
         GOOD(ADD(order == 0 ? &clips : &lamb, p.param, 1));
         REFUSED(ADD(order == 0 ? &sgd : &clips, p.param + 1, 1),
@@ -440,134 +444,122 @@ TEST(refused_groups)
             GOOD(ADD(&lamb, p.param + 1, 1));
             GOOD(ADD(&adam, p.param + 2, 1));
         }
-        ls_amp_destroy(amp);
+        close_amp();
     }
-    ck_assert_int_eq(device_log.held, 0);
 }
 
-TEST(tensors_of_a_group)
+LOOP_TEST(tensors_of_a_group, 9)
 {
-    ls_device device = recording_device();
-    for (int form = 0; form < 9; form++) { /* moments 0, 1, 2; masters, none, amp off */
-        ls_amp_options options = options_of(1, form % 3);
-        options.masters = form < 3 || form >= 6;
-        options.enabled = form < 6;
-        static params p;
-        ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, PARAMS);
-        bool masters = form < 3;
-        ck_assert_int_eq(ls_amp_param_count(amp, 0), PARAMS);
-        int64_t bytes = 0;
-        const char *least = NULL;
-        for (int k = 0; k < PARAMS; k++) {
-            ls_amp_view view = ls_amp_param_at(amp, 0, k);
-            const ls_tensor *param = &p.param[k].param;
-            bool half = param->dtype != LS_F32;
-            int64_t wide = (4 * param->count + 255) / 256 * 256;
-            int64_t own = ((half ? 2 : 4) * param->count + 255) / 256 * 256;
-            /* the master, the sum, a block's own, the moments; what is held back */
-            bytes += wide * ((masters && half) + 2 + options.moment_count) + own;
-            ck_assert_str_eq(view.name, p.param[k].name);
-            ck_assert(view.param.data == param->data && view.param.dtype == param->dtype &&
-                      view.param.count == param->count);
-            ck_assert(!view.has_grad && *view.steps == 0);
-            ck_assert(param->count == 0 || view.has_master == (masters && half));
-            ck_assert(view.has_master || view.value.data == param->data);
-            ck_assert_int_eq(view.value.dtype, view.has_master ? LS_F32 : param->dtype);
-            ck_assert(view.grad.dtype == LS_F32 && view.grad.count == param->count);
-            for (int64_t i = 0; i < param->count; i++) {
-                ck_assert(host_get(&view.value, i) == host_get(param, i));
-            }
-            for (int m = 0; m < 2; m++) {
-                ck_assert((view.moment[m].data != NULL) == (m < options.moment_count));
-            }
-            ls_tensor list[] = {view.value, view.grad, view.moment[0], view.moment[1]};
-            for (int t = view.has_master ? 0 : 1; t < 2 + options.moment_count; t++) {
-                least = least == NULL ? list[t].data : least;
-                ck_assert_int_eq(((const char *)list[t].data - least) % 256, 0);
-                for (int64_t i = 0; i < list[t].count; i++) {
-                    host_set(&list[t], i, (float)(k * 10 + t));
-                }
+    const int form = _i; /* moments 0, 1, 2; masters, none, amp off */
+    ls_amp_options options = options_of(1, form % 3);
+    options.masters = form < 3 || form >= 6;
+    options.enabled = form < 6;
+    open_group(&options, &sgd, 1, PARAMS);
+    bool masters = form < 3;
+    ck_assert_int_eq(ls_amp_param_count(amp, 0), PARAMS);
+    int64_t bytes = 0;
+    const char *least = NULL;
+    for (int k = 0; k < PARAMS; k++) {
+        ls_amp_view view = ls_amp_param_at(amp, 0, k);
+        const ls_tensor *param = &p.param[k].param;
+        bool half = param->dtype != LS_F32;
+        int64_t wide = (4 * param->count + 255) / 256 * 256;
+        int64_t own = ((half ? 2 : 4) * param->count + 255) / 256 * 256;
+        /* the master, the sum, a block's own, the moments; what is held back */
+        bytes += wide * ((masters && half) + 2 + options.moment_count) + own;
+        ck_assert_str_eq(view.name, p.param[k].name);
+        ck_assert(view.param.data == param->data && view.param.dtype == param->dtype &&
+                  view.param.count == param->count);
+        ck_assert(!view.has_grad && *view.steps == 0);
+        ck_assert(param->count == 0 || view.has_master == (masters && half));
+        ck_assert(view.has_master || view.value.data == param->data);
+        ck_assert_int_eq(view.value.dtype, view.has_master ? LS_F32 : param->dtype);
+        ck_assert(view.grad.dtype == LS_F32 && view.grad.count == param->count);
+        for (int64_t i = 0; i < param->count; i++) {
+            ck_assert(host_get(&view.value, i) == host_get(param, i));
+        }
+        for (int m = 0; m < 2; m++) {
+            ck_assert((view.moment[m].data != NULL) == (m < options.moment_count));
+        }
+        ls_tensor list[] = {view.value, view.grad, view.moment[0], view.moment[1]};
+        for (int t = view.has_master ? 0 : 1; t < 2 + options.moment_count; t++) {
+            least = least == NULL ? list[t].data : least;
+            ck_assert_int_eq(((const char *)list[t].data - least) % 256, 0);
+            for (int64_t i = 0; i < list[t].count; i++) {
+                host_set(&list[t], i, (float)(k * 10 + t));
             }
         }
-        ck_assert_int_eq(device_log.bytes, bytes);
-        for (int k = 0; k < PARAMS; k++) { /* none lies in another */
-            ls_amp_view view = ls_amp_param_at(amp, 0, k);
-            ls_tensor list[] = {view.value, view.grad, view.moment[0], view.moment[1]};
-            for (int t = view.has_master ? 0 : 1; t < 2 + options.moment_count; t++) {
-                for (int64_t i = 0; i < list[t].count; i++) {
-                    ck_assert(host_get(&list[t], i) == (float)(k * 10 + t));
-                }
+    }
+    ck_assert_int_eq(device_log.bytes, bytes);
+    for (int k = 0; k < PARAMS; k++) { /* none lies in another */
+        ls_amp_view view = ls_amp_param_at(amp, 0, k);
+        ls_tensor list[] = {view.value, view.grad, view.moment[0], view.moment[1]};
+        for (int t = view.has_master ? 0 : 1; t < 2 + options.moment_count; t++) {
+            for (int64_t i = 0; i < list[t].count; i++) {
+                ck_assert(host_get(&list[t], i) == (float)(k * 10 + t));
             }
         }
-        GOOD(ls_amp_weights_changed(amp, 0));
-        for (int k = 0; k < PARAMS; k++) {
-            ls_amp_view view = ls_amp_param_at(amp, 0, k);
-            for (int64_t i = 0; i < view.param.count; i++) {
-                ck_assert(host_get(&view.value, i) == host_get(&view.param, i));
-            }
+    }
+    GOOD(ls_amp_weights_changed(amp, 0));
+    for (int k = 0; k < PARAMS; k++) {
+        ls_amp_view view = ls_amp_param_at(amp, 0, k);
+        for (int64_t i = 0; i < view.param.count; i++) {
+            ck_assert(host_get(&view.value, i) == host_get(&view.param, i));
         }
-        ls_amp_destroy(amp);
-        ck_assert_int_eq(device_log.held, 0);
     }
 }
 
 /* Two groups with three parameters that take their first steps at different times: one call of the
  * backend for those that have taken equally many, from the most to the least. */
-TEST(calls_of_a_step)
+LOOP_TEST(calls_of_a_step, 3)
 {
-    ls_device device = recording_device();
-    for (int moments = 0; moments <= 2; moments++) {
-        ls_amp_options options = options_of(1, moments);
-        static params p;
-        ls_amp *amp = open_group(&device, &options, &p, &sgd, 0.5f, 3);
-        int group;
-        bool skipped = true;
-        GOOD(ls_amp_add_group(amp, 0, &sgd, 0.25f, p.param + 3, 1, &group));
-        GOOD(ls_amp_set_lr(amp, 0, 1, 0.125f));
-        device_log.steps = 0;
-        for (int block = 0; block < 3; block++) { /* p0 in all, p1 and p3 in two, p2 in one */
-            const ls_step_state *state = begin_block(amp, 0, false);
-            ck_assert(state->loss_scale == 8);
-            give(amp, &p, 0, 1, 8, 0, 0);
-            if (block > 0) {
-                give(amp, &p, 1, 2, 8, 0, 1);
-                give(amp, &p, 3, 4, 8, 1, 0);
-            }
-            if (block == 2) {
-                give(amp, &p, 2, 8, 8, 0, 2);
-            }
-            GOOD(ls_amp_end(amp));
-            ck_assert_int_eq(ls_amp_param_at(amp, 0, 2).has_grad, block == 2);
-            GOOD(ls_amp_step(amp, 0, &skipped));
-            ck_assert(!skipped);
-            GOOD(ls_amp_zero_grad(amp, 0));
+    const int moments = _i;
+    ls_amp_options options = options_of(1, moments);
+    open_group(&options, &sgd, 0.5f, 3);
+    int group;
+    bool skipped = true;
+    GOOD(ls_amp_add_group(amp, 0, &sgd, 0.25f, p.param + 3, 1, &group));
+    GOOD(ls_amp_set_lr(amp, 0, 1, 0.125f));
+    device_log.steps = 0;
+    for (int block = 0; block < 3; block++) { /* p0 in all, p1 and p3 in two, p2 in one */
+        const ls_step_state *state = begin_block(0);
+        ck_assert(state->loss_scale == 8);
+        give(0, 1, 0, 0);
+        if (block > 0) {
+            give(1, 2, 0, 1);
+            give(3, 4, 1, 0);
         }
-        static const struct {
-            int count, taken;
-            float lr;
-        } want[] = {{1, 0, 0.5f}, {1, 1, 0.5f}, {1, 0, 0.5f}, {1, 0, 0.125f},
-                    {1, 2, 0.5f}, {1, 1, 0.5f}, {1, 0, 0.5f}, {1, 1, 0.125f}};
-        ck_assert_int_eq(device_log.steps, 8);
-        for (int i = 0; i < 8; i++) {
-            const recorded_step *have = &device_log.step[i];
-            int count = want[i].count;
-            ck_assert_msg(have->values == count && have->grads == count && have->copies == count &&
-                              have->first_moments == (moments > 0 ? count : 0) &&
-                              have->second_moments == (moments > 1 ? count : 0) &&
-                              have->taken == want[i].taken && have->lr == want[i].lr &&
-                              !have->dynamic,
-                          "call %d", i);
+        if (block == 2) {
+            give(2, 8, 0, 2);
         }
-        static const float lost[] = {1.5f, 2, 4, 1};
-        static const int64_t steps[] = {3, 2, 1, 2};
-        for (int k = 0; k < 4; k++) {
-            ls_amp_view view = ls_amp_param_at(amp, 0, k);
-            ck_assert(host_get(&view.value, 0) == (float)k - lost[k]);
-            ck_assert(host_get(&view.param, 0) == (float)k - lost[k]);
-            ck_assert_int_eq(*view.steps, steps[k]);
-        }
-        ls_amp_destroy(amp);
-        ck_assert_int_eq(device_log.held, 0);
+        GOOD(ls_amp_end(amp));
+        ck_assert_int_eq(ls_amp_param_at(amp, 0, 2).has_grad, block == 2);
+        GOOD(ls_amp_step(amp, 0, &skipped));
+        ck_assert(!skipped);
+        GOOD(ls_amp_zero_grad(amp, 0));
+    }
+    static const struct {
+        int count, taken;
+        float lr;
+    } want[] = {{1, 0, 0.5f}, {1, 1, 0.5f}, {1, 0, 0.5f}, {1, 0, 0.125f},
+                {1, 2, 0.5f}, {1, 1, 0.5f}, {1, 0, 0.5f}, {1, 1, 0.125f}};
+    ck_assert_int_eq(device_log.steps, 8);
+    for (int i = 0; i < 8; i++) {
+        const recorded_step *have = &device_log.step[i];
+        int count = want[i].count;
+        ck_assert_msg(have->values == count && have->grads == count && have->copies == count &&
+                          have->first_moments == (moments > 0 ? count : 0) &&
+                          have->second_moments == (moments > 1 ? count : 0) &&
+                          have->taken == want[i].taken && have->lr == want[i].lr && !have->dynamic,
+                      "call %d", i);
+    }
+    static const float lost[] = {1.5f, 2, 4, 1};
+    static const int64_t steps[] = {3, 2, 1, 2};
+    for (int k = 0; k < 4; k++) {
+        ls_amp_view view = ls_amp_param_at(amp, 0, k);
+        ck_assert(host_get(&view.value, 0) == (float)k - lost[k]);
+        ck_assert(host_get(&view.param, 0) == (float)k - lost[k]);
+        ck_assert_int_eq(*view.steps, steps[k]);
     }
 }
 
@@ -575,15 +567,13 @@ TEST(calls_of_a_step)
  */
 TEST(a_bad_state_is_named)
 {
-    ls_device device = recording_device();
     ls_amp_options options = options_of(1, 2);
-    static params p;
-    ls_amp *amp = open_group(&device, &options, &p, &sgd, 0.5f, 3);
+    open_group(&options, &sgd, 0.5f, 3);
     bool skipped;
     for (int bad = -1; bad < 3; bad++) {
-        begin_block(amp, 0, false);
+        begin_block(0);
         for (int k = 0; k < 3; k++) {
-            give(amp, &p, k, 0, 8, 0, k);
+            give(k, 0, 0, k);
         }
         GOOD(ls_amp_end(amp));
         device_log.bad = bad;
@@ -609,11 +599,10 @@ TEST(a_bad_state_is_named)
         }
         GOOD(ls_amp_zero_grad(amp, 0));
     }
-    ls_amp_destroy(amp);
 }
 
 /* LAMB's norm is of one call: parameters that have taken unequally many steps are refused. */
-TEST(a_norm_of_unequal_steps_is_refused)
+LOOP_TEST(a_norm_of_unequal_steps_is_refused, 3)
 {
     static const struct {
         ls_optimizer_config config;
@@ -621,32 +610,27 @@ TEST(a_norm_of_unequal_steps_is_refused)
     } rows[] = {{{.kind = LS_OPTIMIZER_LAMB, .max_grad_norm = 1}, true},
                 {{.kind = LS_OPTIMIZER_LAMB}, false},
                 {{.kind = LS_OPTIMIZER_ADAM, .max_grad_norm = 1}, false}};
-    for (size_t r = 0; r < 3; r++) {
-        ls_device device = recording_device();
-        ls_amp_options options = options_of(1, 2);
-        static params p;
-        ls_amp *amp = open_group(&device, &options, &p, &rows[r].config, 0.5f, 2);
-        bool skipped;
-        for (int block = 0; block < 2; block++) {
-            begin_block(amp, 0, false);
-            give(amp, &p, 0, 1, 8, 0, 0);
-            if (block == 1) {
-                give(amp, &p, 1, 1, 8, 0, 1);
-            }
-            GOOD(ls_amp_end(amp));
-            if (block == 1 && rows[r].refused) {
-                REFUSED(ls_amp_step(amp, 0, &skipped),
-                        "lamb with max_grad_norm: parameters of one group have taken 1 and 0 "
-                        "steps, and one call cannot take the norm of both; allowed: max_grad_norm "
-                        "0");
-                ck_assert_int_eq(device_log.steps, 1);
-            } else {
-                GOOD(ls_amp_step(amp, 0, &skipped));
-                ck_assert_int_eq(device_log.steps, block == 0 ? 1 : 3);
-            }
-            GOOD(ls_amp_zero_grad(amp, 0));
+    ls_amp_options options = options_of(1, 2);
+    open_group(&options, &rows[_i].config, 0.5f, 2);
+    bool skipped;
+    for (int block = 0; block < 2; block++) {
+        begin_block(0);
+        give(0, 1, 0, 0);
+        if (block == 1) {
+            give(1, 1, 0, 1);
         }
-        ls_amp_destroy(amp);
+        GOOD(ls_amp_end(amp));
+        if (block == 1 && rows[_i].refused) {
+            REFUSED(ls_amp_step(amp, 0, &skipped),
+                    "lamb with max_grad_norm: parameters of one group have taken 1 and 0 "
+                    "steps, and one call cannot take the norm of both; allowed: max_grad_norm "
+                    "0");
+            ck_assert_int_eq(device_log.steps, 1);
+        } else {
+            GOOD(ls_amp_step(amp, 0, &skipped));
+            ck_assert_int_eq(device_log.steps, block == 0 ? 1 : 3);
+        }
+        GOOD(ls_amp_zero_grad(amp, 0));
     }
 }
 
@@ -661,56 +645,51 @@ static void collect(void *context, const char *line)
 
 /* The block that ends a training, and the gradient that did, by name; the first loss that overflows
  * is the one that the skip names. */
-TEST(overflows_that_end_a_run)
+LOOP_TEST(overflows_that_end_a_run, 2)
 {
-    for (int form = 0; form < 2; form++) { /* the floor; LS_AMP_STREAK_MAX in a row */
-        ls_device device = recording_device();
-        ls_amp_options options = options_of(2, 0);
-        options.scaler.min_scale = form == 0 ? 4 : 1;
-        options.scaler.max_scale = 8;
-        options.verbosity = 0;
-        if (form == 1) {
-            options.scaler.backoff_factor = 1;
+    const int form = _i; /* the floor; LS_AMP_STREAK_MAX in a row */
+    ls_amp_options options = options_of(2, 0);
+    options.scaler.min_scale = form == 0 ? 4 : 1;
+    options.scaler.max_scale = 8;
+    options.verbosity = 0;
+    if (form == 1) {
+        options.scaler.backoff_factor = 1;
+    }
+    open_group(&options, &sgd, 1, 3);
+    int last = form == 0 ? 3 : 51;
+    bool skipped;
+    for (int block = 1; block <= last; block++) {
+        int loss = block == 1 ? 0 : 1; /* the first is clean, and of another loss */
+        begin_block(loss);
+        give(0, 1, 0, 0);
+        if (block > 1) {
+            give(2, NAN, 0, 2);
         }
-        static params p;
-        ls_amp *amp = open_group(&device, &options, &p, &sgd, 1, 3);
-        int last = form == 0 ? 3 : 51;
-        bool skipped;
-        for (int block = 1; block <= last; block++) {
-            int loss = block == 1 ? 0 : 1; /* the first is clean, and of another loss */
-            begin_block(amp, loss, false);
-            give(amp, &p, 0, 1, 8, 0, 0);
-            if (block > 1) {
-                give(amp, &p, 2, NAN, 8, 0, 2);
-            }
-            char want[200] = "";
-            if (block == last && form == 0) {
-                snprintf(want, sizeof want,
-                         "error: step 3: an overflow took the loss scale to 4, past its floor; "
-                         "first gradient with inf or NaN: p2\n");
-            } else if (block == last) {
-                snprintf(want, sizeof want,
-                         "error: step 51: 50 overflows in a row, loss scale now 8; first gradient "
-                         "with inf or NaN: p2\n");
-            }
-            catch_lines();
-            ls_status status = ls_amp_end(amp);
-            ck_assert_str_eq(caught_lines(), want);
-            ck_assert_int_eq(status, block == last ? LS_ERR_NON_FINITE : LS_OK);
-            GOOD(ls_amp_step(amp, 0, &skipped));
-            ck_assert_int_eq(skipped, block > 1);
+        char want[200] = "";
+        if (block == last && form == 0) {
+            snprintf(want, sizeof want,
+                     "error: step 3: an overflow took the loss scale to 4, past its floor; "
+                     "first gradient with inf or NaN: p2\n");
+        } else if (block == last) {
+            snprintf(want, sizeof want,
+                     "error: step 51: 50 overflows in a row, loss scale now 8; first gradient "
+                     "with inf or NaN: p2\n");
         }
-        ls_amp_destroy(amp);
+        catch_lines();
+        ls_status status = ls_amp_end(amp);
+        ck_assert_str_eq(caught_lines(), want);
+        ck_assert_int_eq(status, block == last ? LS_ERR_NON_FINITE : LS_OK);
+        GOOD(ls_amp_step(amp, 0, &skipped));
+        ck_assert_int_eq(skipped, block > 1);
     }
 }
 
 TEST(state_dicts)
 {
-    ls_device device = recording_device();
     ls_amp_options options = options_of(2, 1);
     options.warn = collect;
     options.context = heard;
-    ls_amp *amp = open_amp(&device, &options);
+    open_amp(&options);
     static const struct {
         const char *text, *refused, *after, *warned[2];
     } rows[] = {
@@ -790,24 +769,21 @@ TEST(state_dicts)
         cJSON_Delete(have);
         cJSON_Delete(given);
     }
-    ls_amp_destroy(amp);
 }
 
 /* A training that ends at the n-th call of the device, for every n: its status comes back, and
  * nothing is left. */
-static ls_status train(const ls_device *device)
+static ls_status train(void)
 {
     static const int only[] = {0};
-    static params p;
     ls_amp_options options = options_of(2, 1);
-    ls_amp *amp = NULL;
     ls_step_state *state;
     int optimizer, group;
     bool skipped;
     cJSON *dict = NULL;
     make_params(&p);
     ls_status status;
-    LS_TRY(ls_amp_create(device, &options, &amp));
+    LS_TRY(ls_amp_create(&device, &options, &amp));
     LS_TRY_GOTO(status, ls_amp_add_optimizer(amp, &optimizer), close);
     LS_TRY_GOTO(status, ls_amp_add_group(amp, 0, &sgd, 1, p.param, 2, &group), close);
     LS_TRY_GOTO(status, ls_amp_add_group(amp, 0, &sgd, 1, p.param + 2, 2, &group), close);
@@ -824,22 +800,22 @@ static ls_status train(const ls_device *device)
 close:
     cJSON_Delete(dict);
     ls_amp_destroy(amp);
+    amp = NULL;
     return status;
 }
 
 TEST(every_failure_comes_back)
 {
-    ls_device device = recording_device();
-    GOOD(train(&device));
+    GOOD(train());
     int calls = device_log.calls;
     ck_assert_int_gt(calls, 20);
     for (int i = 1; i <= calls; i++) {
         device = recording_device();
         device_log.fails_at = i;
-        ck_assert_msg(train(&device) == LS_ERR_INFRA, "call %d of %d", i, calls);
+        ck_assert_msg(train() == LS_ERR_INFRA, "call %d of %d", i, calls);
         ck_assert_msg(device_log.calls == i, "call %d was not the last: %d", i, device_log.calls);
         ck_assert_msg(device_log.held == 0, "call %d: %d blocks are left", i, device_log.held);
     }
 }
 
-TEST_MAIN("amp")
+TEST_MAIN("amp", .before = open_device, .after = close_amp)
