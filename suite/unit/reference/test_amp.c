@@ -711,30 +711,20 @@ TEST(state_dicts)
          "\"loss_scaler1\":{\"loss_scale\":1,\"unskipped\":1}}",
          {"Warning: state_dict contains 3 entries, while 2 loss_scalers are used",
           "Skipping loss_scaler[2], since num_losses was set to 2"}},
-#define BAD_KEY(key)                                          \
-    {                                                         \
-        "{\"" key "\":{\"loss_scale\":4,\"unskipped\":0}}",   \
-            "error: amp's state dict has the key \"" key      \
-            "\"; allowed: loss_scaler0, loss_scaler1, ...\n", \
-            NULL,                                             \
-        {                                                     \
-            NULL                                              \
-        }                                                     \
-    }
+#define BAD_KEY(key)                                                                       \
+    {.text = "{\"" key "\":{\"loss_scale\":4,\"unskipped\":0}}",                           \
+     .refused = "error: amp's state dict has the key \"" key "\"; allowed: loss_scaler0, " \
+                "loss_scaler1, ...\n"}
         BAD_KEY("loss_scaler"),
         BAD_KEY("loss_scalar0"),
         BAD_KEY("loss_scaler0x"),
         BAD_KEY("loss_scaler-1"),
         BAD_KEY("loss_scaler1234567890"),
         BAD_KEY(""),
-#define BAD(member, line)                                                                      \
-    {                                                                                          \
-        "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":1},\"loss_scaler1\":{" member "}}", \
-            "error: amp's state dict: loss_scaler1 has " line "\n", NULL,                      \
-        {                                                                                      \
-            NULL                                                                               \
-        }                                                                                      \
-    }
+#define BAD(member, line)                                                                       \
+    {.text =                                                                                    \
+         "{\"loss_scaler0\":{\"loss_scale\":4,\"unskipped\":1},\"loss_scaler1\":{" member "}}", \
+     .refused = "error: amp's state dict: loss_scaler1 has " line "\n"}
         BAD("\"unskipped\":0", "the loss scale nan; allowed: positive and finite"),
         BAD("\"loss_scale\":0,\"unskipped\":0", "the loss scale 0; allowed: positive and finite"),
         BAD("\"loss_scale\":1e39,\"unskipped\":0",

@@ -38,12 +38,44 @@ TEST(a_device_is_opened_and_closed)
     }
 }
 
-static void write_line(const char *path, const char *line)
+static void write_line(const char *folder, const char *name, const char *line)
 {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     fprintf(file, "%s\n", line);
-    ck_assert_int_eq(fclose(file), 0);
+    fclose(file);
+}
+
+TEST(nvidia_controllers_on_the_bus)
+{
+    static const char *const rows[][2] = {
+        {"0x10de", "0x030200"},                         /* 3D controller: counts */
+        {"0x10de", "0x030200"}, {"0x10de", "0x030000"}, /* display controller: counts */
+        {"0x10de", "0x030000"}, {"0x10de", "0x030001"},
+        {"0x10de", "0x040300"}, /* its sound function: does not */
+        {"0x1002", "0x030000"}, /* another maker's */
+        {"0x10de", "0x030000"}, /* a hidden folder: does not */
+    };
+    enum { ROWS = sizeof rows / sizeof rows[0] };
+    ls_machine_device found[LS_MACHINE_DEVICES_MAX];
+    char long_root[5000];
+    memset(long_root, 'x', sizeof long_root);
+    long_root[sizeof long_root - 1] = '\0';
+    ck_assert_int_eq(ls_bus_list(long_root, found, LS_MACHINE_DEVICES_MAX), 0);
+    char root[] = "/tmp/ls_pciXXXXXX", folder[128];
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 0);
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(folder, sizeof folder, "%s/bus/pci/devices/%s0000:0%d:00.0", root,
+                 i == ROWS - 1 ? "." : "", i);
+        ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
+        write_line(folder, "vendor", rows[i][0]);
+        write_line(folder, "class", rows[i][1]);
+    }
+    ck_assert_int_eq(ls_bus_list(root, found, LS_MACHINE_DEVICES_MAX), 5);
+    ls_path_remove_tree(root);
 }
 
 /* One NVIDIA device on the bus is enough: then it is CUDA or an error. */
@@ -54,11 +86,9 @@ TEST(a_gpu_on_the_bus_is_taken)
     ls_device device = {0};
     ck_assert_ptr_nonnull(mkdtemp(root));
     LS_TEXT(folder, 200, "%s/bus/pci/devices/0000:01:00.0", root);
-    LS_TEXT(vendor, 240, "%s/vendor", folder);
-    LS_TEXT(class, 240, "%s/class", folder);
     ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
-    write_line(vendor, "0x10de");
-    write_line(class, "0x030200");
+    write_line(folder, "vendor", "0x10de");
+    write_line(folder, "class", "0x030200");
     setenv("LS_SYSFS", root, 1);
     catch_lines();
     ls_status status = ls_device_open("auto", &options, &device);
