@@ -392,7 +392,7 @@ TEST(whole_plans_word_for_word)
         ck_assert_int_eq(matrix.capacity, 0); /* it can be filled again */
     }
     fclose(to);
-    golden_check("suite/unit/harness/expected/plans.txt", golden_short(all, 2));
+    golden_check("suite/unit/harness/expected/plans.txt", golden_short(all, 1));
 }
 
 /* Half of a profile's time for the steps of a job on a GPU, 20 to 200; 8 on an emulated one. */
