@@ -21,9 +21,10 @@
 #include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"
 
+static ls_hosts hosts;
+
 TEST(list)
 {
-    ls_hosts hosts;
     ck_assert_int_eq(ls_hosts_parse_list("a,user@b.example,10.0.0.1,fe80::1%eth0", &hosts), LS_OK);
     ck_assert_int_eq(hosts.count, 4);
     ck_assert_str_eq(hosts.host[1].name, "user@b.example");
@@ -36,7 +37,6 @@ TEST(list)
 
 TEST(file)
 {
-    ls_hosts hosts;
     const char *text = "# two racks\n\n a slots=4   # the first\r\nb\tslots=4\n";
     ck_assert_int_eq(ls_hosts_parse_text("hosts", text, &hosts), LS_OK);
     ck_assert_int_eq(hosts.count, 2);
@@ -77,7 +77,6 @@ static const mistake mistakes[] = {
 ROWS_TEST(wrong_ones, mistakes)
 {
     const mistake *m = &mistakes[_i];
-    ls_hosts hosts;
     catch_lines();
     ls_status status = m->is_list ? ls_hosts_parse_list(m->text, &hosts)
                                   : ls_hosts_parse_text("hosts", m->text, &hosts);
@@ -94,7 +93,6 @@ TEST(too_many)
     for (int i = 0, used = 0; i < LS_HOSTS_MAX; i++) {
         used += sprintf(text + used, "host%d\n", i);
     }
-    ls_hosts hosts;
     ck_assert_int_eq(ls_hosts_parse_text("hosts", text, &hosts), LS_OK);
     ck_assert_int_eq(hosts.count, LS_HOSTS_MAX);
     strcat(text, "more\n");
@@ -104,7 +102,6 @@ TEST(too_many)
 
 TEST(outside_slurm)
 {
-    ls_hosts hosts;
     unsetenv("SLURM_JOB_ID");
     ck_assert_int_eq(ls_hosts_read_slurm(&hosts), LS_ERR_USAGE);
 }
@@ -267,7 +264,6 @@ TEST(a_report_in_a_log)
         {" {\"event\":\"e\",\"of\":1}\n", " {\"event\":\"e\",\"of\":1}", 0},
         {"0123456789012345678901234567890\n", "01234567890123456789012", 0},
     };
-    play_begin();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char said[24] = "before";
         if (rows[i].text != NULL) {
@@ -278,7 +274,6 @@ TEST(a_report_in_a_log)
         ck_assert_str_eq(said, rows[i].said);
         cJSON_Delete(report);
     }
-    play_end();
 }
 
 /* ---- probing -------------------------------------------------------------------------------- */
@@ -297,18 +292,20 @@ static int next_file(void)
     return file;
 }
 
-/* Probes hosts whose list is given; *said is what it logs, and nothing may be left behind. */
-static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *found,
-                       const char **said)
+static ls_probe found[2];
+static const char *said;
+
+/* Probes hosts whose list is given; `said` is what it logs, and nothing may be left behind. */
+static ls_status probe(const char *list, int ranks)
 {
     ls_probe_question question = {.folder = played, .device = "auto", .ranks = ranks};
-    ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
+    ck_assert_int_eq(ls_hosts_parse_list(list, &hosts), LS_OK);
     catch_lines();
     ck_assert_int_eq(ls_proc_catch_signals(), LS_OK); /* its file stays */
     int next = next_file();
-    ls_status status = ls_remote_probe(hosts, &question, found);
+    ls_status status = ls_remote_probe(&hosts, &question, found);
     int then = next_file();
-    *said = caught_lines();
+    said = caught_lines();
     ck_assert_int_eq(then, next);
     LS_TEXT(left, 200, "ls -A %s | grep -q probe", played);
     ck_assert_int_ne(system(left), 0);
@@ -317,14 +314,10 @@ static ls_status probe(const char *list, int ranks, ls_hosts *hosts, ls_probe *f
 
 TEST(answers_of_hosts)
 {
-    ls_hosts hosts;
-    ls_probe found[2];
-    const char *said;
-    play_begin();
     play_host("a", ANSWER("A", "10.0.0.9", 7, 2, "cuda", "0,1,\"2\",65535,65536,-1,30000"), "");
     play_host("b", ANSWER("B", "", 5, 2, "cuda", ""), "");
     hosts.port_count = hosts.port_next = 5;
-    ck_assert_int_eq(probe("a,b", 0, &hosts, found, &said), LS_OK);
+    ck_assert_int_eq(probe("a,b", 0), LS_OK);
     ck_assert_str_eq(said, "");
     for (int k = 0; k < 2; k++) {
         ck_assert_str_eq(found[k].hostname, k == 0 ? "A" : "B");
@@ -342,13 +335,12 @@ TEST(answers_of_hosts)
     }
     ls_text_add(many, sizeof many, "]}\n");
     play_host("a", many, "");
-    ck_assert_int_eq(probe("a", 0, &hosts, found, &said), LS_OK);
+    ck_assert_int_eq(probe("a", 0), LS_OK);
     ck_assert_int_eq(hosts.port_count, LS_HOSTS_PORTS_MAX);
     ck_assert_int_eq(hosts.port[LS_HOSTS_PORTS_MAX - 1], 20063);
     ck_assert(found[0].cores == 1); /* what it does not say */
     ck_assert_int_eq(found[0].devices, 0);
     ck_assert_str_eq(found[0].hostname, "");
-    play_end();
 }
 
 /* Where the others reach host 0, when it is reached by that name and ssh connected to that address.
@@ -377,23 +369,18 @@ TEST(address_of_the_first_host)
         {"localhost", "128.0.0.0", 2, "128.0.0.0"},
         {"localhost", "127.255.255.254", 2, "localhost"},
     };
-    play_begin();
     play_host("b", USUAL("B"), "");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_hosts hosts;
-        ls_probe found[2];
-        const char *said;
         LS_TEXT(answer, 200,
                 "{\"event\":\"probe\",\"cores\":4,\"device\":\"cpu\",\"address\":\"%s\",\"ports\":["
                 "1]}\n",
                 rows[i].address);
         LS_TEXT(list, 100, "%s%s", rows[i].name, rows[i].hosts == 2 ? ",b" : "");
         play_host(rows[i].name, answer, "");
-        ck_assert_int_eq(probe(list, 0, &hosts, found, &said), LS_OK);
+        ck_assert_int_eq(probe(list, 0), LS_OK);
         ck_assert_msg(strcmp(hosts.master_address, rows[i].master) == 0, "%s, %s: %s", rows[i].name,
                       rows[i].address, hosts.master_address);
     }
-    play_end();
 }
 
 TEST(answers_that_do_not_do)
@@ -434,20 +421,15 @@ TEST(answers_that_do_not_do)
         {USUAL("A"), USUAL("B"), "kill $PPID; cat", 0, LS_ERR_INFRA,
          "stopped by signal 15 while the hosts were probed\n"},
     };
-    play_begin();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_hosts hosts;
-        ls_probe found[2];
-        const char *said;
         /* the last to answer: a host that fails does not shorten its time */
         play_host("a", "", "sleep 0.03; cat \"$here/answer\"");
         play_file("answer", "", rows[i].a);
         play_host("b", rows[i].b, rows[i].ends);
-        ck_assert_int_eq(probe("a,b", rows[i].ranks, &hosts, found, &said), rows[i].status);
+        ck_assert_int_eq(probe("a,b", rows[i].ranks), rows[i].status);
         LS_TEXT(want, 1300, "%s%s", rows[i].said[0] == '\0' ? "" : "error: ", rows[i].said);
         ck_assert_str_eq(said, want);
     }
-    play_end();
 }
 
 /* LS_SSH is the command and its first options; blanks are none. */
@@ -455,19 +437,14 @@ TEST(another_ssh)
 {
     static const char *const rows[][2] = {
         {"", "-T\n"}, {"  ", "-T\n"}, {" ssh  -p 7 ", "-p\n7\n-T\n"}};
-    play_begin();
     play_host("a", USUAL("A"), "");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ls_hosts hosts;
-        ls_probe found;
-        const char *said;
         setenv("LS_SSH", rows[i][0], 1);
-        ck_assert_int_eq(probe("a", 0, &hosts, &found, &said), LS_OK);
+        ck_assert_int_eq(probe("a", 0), LS_OK);
         char *words = given_to("a", ".words");
         ck_assert_int_eq(strncmp(words, rows[i][1], strlen(rows[i][1])), 0);
         free(words);
     }
-    play_end();
 }
 
 /* The words of a host's channel; its order has no folder, and its token is the marker's content. */
@@ -485,19 +462,18 @@ TEST(the_question_to_a_host)
         "%s\n--env-from-stdin\n--probe=%s/.probe-%s/marker\n--probe-device=auto\n"
         "--probe-ranks=3%s\n";
     char launcher[1024];
+    LS_TEXT(search, 200, "%s:/usr/bin:/bin", played);
     clearenv();
-    setenv("PATH", "/usr/bin:/bin", 1);
+    setenv("PATH", search, 1);
     setenv("CUDA_VISIBLE_DEVICES", "1", 1);
     ls_remote_launcher(launcher, sizeof launcher);
-    play_begin();
     play_host("a", USUAL("A"), ends);
     for (int srun = 0; srun < 2; srun++) {
-        ls_hosts hosts = {.count = 1, .host = {{.name = "a"}}, .port_count = 3, .port_next = 2};
-        ls_probe found;
+        hosts = (ls_hosts){.count = 1, .host = {{.name = "a"}}, .port_count = 3, .port_next = 2};
         hosts.by = srun ? LS_HOSTS_SRUN : LS_HOSTS_SSH;
         ls_probe_question question = {
             .folder = played, .device = "auto", .ranks = 3, .oversubscribe = srun};
-        ck_assert_int_eq(ls_remote_probe(&hosts, &question, &found), LS_OK);
+        ck_assert_int_eq(ls_remote_probe(&hosts, &question, found), LS_OK);
         ck_assert(hosts.port_count == 1 && hosts.port_next == 0); /* those of this answer */
         char *words = given_to("a", ".words"), *order = given_to("a", ".order");
         char name[17];
@@ -525,7 +501,6 @@ TEST(the_question_to_a_host)
         free(words);
         free(order);
     }
-    play_end();
 }
 
 /* What ls_remote_probe_answer prints, on the host. */
@@ -566,7 +541,6 @@ TEST(the_answer_of_this_host)
 {
     static bool held[12000];
     char hostname[64] = "";
-    play_begin();
     play_file("marker", "", "token");
     LS_TEXT(marker, 100, "%s/marker", played);
     static const char *const tokens[] = {"tokens", "toke", "", NULL};
@@ -613,7 +587,6 @@ TEST(the_answer_of_this_host)
         cJSON_Delete(answer);
         cJSON_Delete(machine);
     }
-    play_end();
 }
 
-TEST_MAIN("hosts")
+TEST_MAIN("hosts", .before = play_begin, .after = play_end)
