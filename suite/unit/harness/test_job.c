@@ -22,7 +22,15 @@
 #include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"
 
-/* A job of `sh -c script` in a fresh folder under /tmp. */
+static ls_outcome outcome; /* of the last job */
+static bool resumed;
+
+static ls_status run_job(const ls_job *job)
+{
+    return ls_job_run(job, NULL, NULL, &outcome, &resumed);
+}
+
+/* A job of `sh -c script` in the test's folder. */
 static ls_job make_job(const char *script, int world, int nodes)
 {
     ls_job job = {.id = "test",
@@ -31,22 +39,13 @@ static ls_job make_job(const char *script, int world, int nodes)
                   .local_nodes = nodes,
                   .limit_s = 20,
                   .grace_s = 3};
-    char folder[] = "/tmp/ls_job_XXXXXX";
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(job.directory, sizeof job.directory, "%s/jobs/test", folder);
+    snprintf(job.directory, sizeof job.directory, "%s/jobs/test", played);
     ls_words_add(&job.command, "sh");
     ls_words_add(&job.command, "-c");
     ls_words_add(&job.command, "%s", script);
     job.facts = cJSON_CreateObject();
     cJSON_AddStringToObject(job.facts, "role", "evidence");
     return job;
-}
-
-static void remove_job(ls_job *job)
-{
-    *strstr(job->directory, "/jobs/test") = '\0'; /* the fresh folder */
-    ls_path_remove_tree(job->directory);
-    ls_job_free(job);
 }
 
 static void assert_file(const ls_job *job, const char *name, const char *wanted)
@@ -74,18 +73,16 @@ static cJSON *read_record(const ls_job *job)
     return root;
 }
 
-static ls_outcome run(const ls_job *job, bool resumed_wanted)
+static void run(const ls_job *job, bool resumed_wanted)
 {
-    ls_outcome outcome;
-    bool resumed = !resumed_wanted;
-    ck_assert_int_eq(ls_job_run(job, NULL, NULL, &outcome, &resumed), LS_OK);
+    resumed = !resumed_wanted;
+    ck_assert_int_eq(run_job(job), LS_OK);
     ck_assert_int_eq(resumed, resumed_wanted);
-    return outcome;
 }
 
 static void assert_ends(const ls_job *job, bool resumed_wanted, ls_outcome_state state)
 {
-    ls_outcome outcome = run(job, resumed_wanted);
+    run(job, resumed_wanted);
     ck_assert_int_eq(outcome.state, state);
     ls_outcome_free(&outcome);
 }
@@ -121,7 +118,7 @@ LOOP_TEST(record_of_each_ending, 4)
     const ending *wanted = &endings[_i];
     ls_job job = make_job(wanted->script, 3, 1);
     job.limit_s = wanted->limit_s;
-    ls_outcome outcome = run(&job, false);
+    run(&job, false);
     ck_assert_int_eq(outcome.state, wanted->state);
     ck_assert_int_eq(outcome.first_rank, wanted->first_rank);
     ck_assert_int_eq(outcome.code, wanted->code);
@@ -146,7 +143,7 @@ LOOP_TEST(record_of_each_ending, 4)
     ck_assert_str_eq(cJSON_GetArrayItem(command, 2)->valuestring, wanted->script);
     cJSON_Delete(root);
     ls_outcome_free(&outcome);
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 TEST(resume)
@@ -158,12 +155,12 @@ TEST(resume)
     setenv("FAIL", "yes", 1);
     assert_ends(&job, false, LS_OUTCOME_FAILED); /* is run again, without its leftovers */
     unsetenv("FAIL");
-    ls_outcome outcome = run(&job, false);
+    run(&job, false);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     int64_t rss_bytes_max = outcome.rss_bytes_max;
     ls_outcome_free(&outcome);
     assert_file(&job, "rank0.jsonl", "event\n");
-    outcome = run(&job, true);
+    run(&job, true);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_DONE);
     ck_assert_int_eq(outcome.first_rank, -1);
     ck_assert_int_eq(outcome.rank_count, 1);
@@ -172,7 +169,7 @@ TEST(resume)
     assert_file(&job, "count", "0\n0\n");
     ls_words_add(&job.command, "another"); /* another command is another job */
     assert_ends(&job, false, LS_OUTCOME_DONE);
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 static void count_ticks(void *context)
@@ -183,30 +180,26 @@ static void count_ticks(void *context)
 TEST(ticks)
 {
     ls_job job = make_job("sleep 1.3", 1, 1);
-    ls_outcome outcome;
-    bool resumed;
     int ticks = 0;
     ck_assert_int_eq(ls_job_run(&job, count_ticks, &ticks, &outcome, &resumed), LS_OK);
     ck_assert_int_eq(ticks, 1);
     ls_outcome_free(&outcome);
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 TEST(cannot_run)
 {
-    ls_outcome outcome;
-    bool resumed;
     ls_job job = make_job("exit 0", 3, 2); /* 3 ranks on 2 nodes */
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
+    ck_assert_int_eq(run_job(&job), LS_ERR_USAGE);
     job.local_nodes = 1;
     ls_job elsewhere = job;
     snprintf(elsewhere.directory, sizeof elsewhere.directory, "/proc/nothing/here");
-    ck_assert_int_eq(ls_job_run(&elsewhere, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    ck_assert_int_eq(run_job(&elsewhere), LS_ERR_INFRA);
     free(job.command.word[0]);
     job.command.word[0] = strdup("/nonexistent/trainer");
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
+    ck_assert_int_eq(run_job(&job), LS_ERR_USAGE);
     assert_not_started(&job, 0);
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 /* ---- what ranks find and what is written of them, as a whole ------------------------------------
@@ -321,7 +314,7 @@ TEST(an_outcome_as_it_is_written)
                         .user_s = 1,
                         .system_s = 2,
                         .rss_bytes_max = 1024}};
-    ls_outcome outcome = {.state = LS_OUTCOME_KILLED,
+    ls_outcome written = {.state = LS_OUTCOME_KILLED,
                           .first_rank = 1,
                           .code = 137,
                           .signal = 9,
@@ -330,7 +323,7 @@ TEST(an_outcome_as_it_is_written)
                           .why = "a reason",
                           .rank_count = 2,
                           .rank = ranks};
-    cJSON *json = ls_outcome_json(&outcome, 4);
+    cJSON *json = ls_outcome_json(&written, 4);
     char *text = cJSON_PrintUnformatted(json);
     ck_assert_str_eq(text, outcome_text);
     cJSON_free(text);
@@ -351,9 +344,9 @@ TEST(an_outcome_as_it_is_written)
     ls_outcome_free(&read);
     ck_assert(read.rank == NULL && read.rank_count == 0);
     cJSON_Delete(json);
-    outcome.first_rank = -1; /* of no rank, whichever is the first */
-    outcome.why[0] = '\0';
-    json = ls_outcome_json(&outcome, 4);
+    written.first_rank = -1; /* of no rank, whichever is the first */
+    written.why[0] = '\0';
+    json = ls_outcome_json(&written, 4);
     ck_assert_int_eq(ls_json_int(json, "first_rank", 7), -1);
     ck_assert(!cJSON_HasObjectItem(json, "why"));
     cJSON_Delete(json);
@@ -388,7 +381,6 @@ TEST(an_outcome_that_is_none)
         LS_TEXT(text, 600, "%.*s%s%s", (int)(found - outcome_text), outcome_text, rows[i].to,
                 found + strlen(rows[i].from));
         cJSON *json = cJSON_Parse(text);
-        ls_outcome outcome;
         bool read = ls_outcome_read(json, 4, 2, &outcome);
         ck_assert_msg(read == rows[i].read, "%s", text);
         if (read) {
@@ -402,7 +394,6 @@ TEST(an_outcome_that_is_none)
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         LS_TEXT(text, 200, "{\"state\":\"done\",\"seconds\":%s,\"ranks\":[{}]}", times[i]);
         cJSON *json = cJSON_Parse(text);
-        ls_outcome outcome;
         ck_assert(ls_outcome_read(json, 0, 1, &outcome));
         ck_assert_int_eq(outcome.ended_ns, i == 3 ? 500000000 : 0);
         ck_assert(outcome.code == 0 && outcome.signal == 0 && outcome.rank[0].ended);
@@ -426,7 +417,7 @@ TEST(variables_of_a_record)
     }
     setenv("XLS_X", "x", 1);
     setenv("GROUP_RANKS", "x", 1);
-    ls_outcome outcome = run(&job, false);
+    run(&job, false);
     cJSON *root = read_record(&job);
     const cJSON *environment = ls_json_get(root, "environment");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -447,7 +438,7 @@ TEST(variables_of_a_record)
     ck_assert_str_eq(cJSON_GetArrayItem(command, 0)->valuestring, "sh");
     cJSON_Delete(root);
     ls_outcome_free(&outcome);
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 /* Equal in every word and in its number of ranks, well ended, or it is run again. */
@@ -473,7 +464,7 @@ TEST(a_job_that_is_done)
     ck_assert(ls_job_is_done(&job));
     write_file(&job, "job.json", "{");
     ck_assert(!ls_job_is_done(&job));
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 TEST(jobs_that_are_none)
@@ -501,8 +492,6 @@ TEST(jobs_that_are_none)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_hosts hosts = {.count = rows[i].hosts};
         ls_job job = {.id = "j", .world = rows[i].world, .local_nodes = rows[i].local_nodes};
-        ls_outcome outcome;
-        bool resumed;
         job.hosts = rows[i].hosts > 0 ? &hosts : NULL;
         job.host_count = rows[i].host_count;
         snprintf(job.directory, sizeof job.directory, "%s", rows[i].directory);
@@ -510,7 +499,7 @@ TEST(jobs_that_are_none)
             ls_words_add(&job.command, "true");
         }
         catch_lines();
-        ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_USAGE);
+        ck_assert_int_eq(run_job(&job), LS_ERR_USAGE);
         LS_TEXT(want, 200, "error: job j: %s\n", rows[i].said);
         ck_assert_str_eq(caught_lines(), want);
         ls_job_free(&job);
@@ -520,8 +509,6 @@ TEST(jobs_that_are_none)
 /* Files of an earlier attempt go, of every rank, and what is in their way is named. */
 TEST(leftovers)
 {
-    ls_outcome outcome;
-    bool resumed;
     ls_job job = make_job("[ $RANK = 0 ] || exit 0; ls $LS_RUN_DIR | tr '\\n' ' '", 2, 1);
     assert_ends(&job, false, LS_OUTCOME_DONE);
     static const char *const names[] = {"rank0.jsonl", "rank1.jsonl", "rank1.log", "count"};
@@ -540,8 +527,8 @@ TEST(leftovers)
     ls_words_add(&job.command, "another");
     LS_TEXT(path, 600, "%s/rank1.jsonl", job.directory);
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
-    remove_job(&job);
+    ck_assert_int_eq(run_job(&job), LS_ERR_INFRA);
+    ls_job_free(&job);
 }
 
 /* A folder as long as a job may have, and a command of one word. */
@@ -549,14 +536,11 @@ TEST(a_long_folder)
 {
     char name[201];
     ls_job job = make_job("true", 1, 1);
-    char base[512];
-    ls_text_put(base, sizeof base, "%.*s", (int)(strlen(job.directory) - strlen("/jobs/test")),
-                job.directory);
     ls_words_free(&job.command);
     memset(name, 'x', sizeof name);
     name[200] = '\0';
-    snprintf(job.directory, sizeof job.directory, "%.40s/%s/%s/%.60s", base, name, name, name);
-    LS_TEXT(program, 100, "%s/run", base);
+    ls_text_put(job.directory, sizeof job.directory, "%s/%s/%s/%.57s", played, name, name, name);
+    LS_TEXT(program, 100, "%s/run", played);
     FILE *file = fopen(program, "w");
     fputs("#!/bin/sh\necho \"$RANK\"\n", file);
     fclose(file);
@@ -570,7 +554,6 @@ TEST(a_long_folder)
     assert_file(&job, "rank0.jsonl", NULL);
     assert_file(&job, "rank0.log", "0\n");
     ls_job_free(&job);
-    ls_path_remove_tree(base);
 }
 
 /* Readers load logs and events whole, so no more than 256 MB of each are kept. */
@@ -603,7 +586,7 @@ TEST(records_that_are_cut)
         ck_assert_int_eq(stat(path, &status), 0);
         ck_assert_int_eq(status.st_size, rows[i].kept);
     }
-    remove_job(&job);
+    ls_job_free(&job);
 }
 
 /* Each rank enters the network of its node. */
@@ -612,7 +595,6 @@ TEST(networks_of_nodes)
     static const char nsenter[] = "#!/bin/sh\necho \"$1 $2 $RANK $MASTER_ADDR $LS_NODE_ADDR\"\n"
                                   "shift 2\nexec \"$@\"\n";
     static const ls_simnet net = {.nodes = 2, .owner = 12};
-    play_begin();
     play_file("nsenter", "", nsenter);
     LS_TEXT(path, 200, "%s/nsenter", played);
     ck_assert_int_eq(chmod(path, 0755), 0);
@@ -625,8 +607,7 @@ TEST(networks_of_nodes)
                 rank / 2, rank, rank / 2 + 1);
         assert_file(&job, name, want);
     }
-    remove_job(&job);
-    play_end();
+    ls_job_free(&job);
 }
 
 /* In a network of its own, whose loopback is down: several ranks cannot meet; one need not, and
@@ -639,18 +620,15 @@ TEST(without_a_loopback)
         ls_status status;
     } rows[] = {{2, false, LS_ERR_INFRA}, {1, false, LS_OK}, {2, true, LS_OK}};
     static const ls_simnet net = {.nodes = 2, .owner = 12};
-    play_begin();
     play_file("nsenter", "", "#!/bin/sh\nshift 2\nexec \"$@\"\n");
     LS_TEXT(path, 200, "%s/nsenter", played);
     ck_assert_int_eq(chmod(path, 0755), 0);
     bool may = geteuid() == 0 && unshare(CLONE_NEWNET) == 0;
     for (int i = 0; i < 3 && may; i++) {
-        ls_outcome outcome;
-        bool resumed;
         ls_job job = make_job("exit 0", rows[i].world, rows[i].net ? 2 : 1);
         job.net = rows[i].net ? &net : NULL;
         catch_lines();
-        ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), rows[i].status);
+        ck_assert_int_eq(run_job(&job), rows[i].status);
         const char *said = caught_lines(), *want = "error: ranks on this machine cannot meet: ";
         if (rows[i].status == LS_OK) {
             ck_assert_str_eq(said, "");
@@ -658,9 +636,8 @@ TEST(without_a_loopback)
         } else {
             ck_assert_int_eq(strncmp(said, want, strlen(want)), 0);
         }
-        remove_job(&job);
+        ls_job_free(&job);
     }
-    play_end();
 }
 
 /* ---- on other machines: two hosts of two ranks with played launchers ------------------------- */
@@ -744,32 +721,30 @@ static const struct {
      .lost = {false, true}},
 };
 
-static void play_hosts(ls_hosts *hosts, ls_job *job)
+static ls_hosts hosts;
+static ls_job job;
+
+static void play_hosts(void)
 {
-    play_begin();
-    *hosts = (ls_hosts){.count = 2,
-                        .host = {{.name = "a"}, {.name = "b"}},
-                        .master_address = "m",
-                        .port_count = 2,
-                        .port = {29501, 29502}};
-    *job = (ls_job){
-        .id = "t", .world = 4, .hosts = hosts, .host_count = 2, .limit_s = 20, .grace_s = 0.25};
-    ls_text_put(job->directory, sizeof job->directory, "%s/", played);
+    hosts = (ls_hosts){.count = 2,
+                       .host = {{.name = "a"}, {.name = "b"}},
+                       .master_address = "m",
+                       .port_count = 2,
+                       .port = {29501, 29502}};
+    job = (ls_job){
+        .id = "t", .world = 4, .hosts = &hosts, .host_count = 2, .limit_s = 20, .grace_s = 0.25};
+    ls_text_put(job.directory, sizeof job.directory, "%s/", played);
     for (int i = 0; i < 200; i++) { /* as long as a folder may be */
-        ls_text_add(job->directory, sizeof job->directory, "./");
+        ls_text_add(job.directory, sizeof job.directory, "./");
     }
-    ls_text_add(job->directory, sizeof job->directory, "job");
-    ls_words_add(&job->command, "sh");
-    ls_words_add(&job->command, "it's");
+    ls_text_add(job.directory, sizeof job.directory, "job");
+    ls_words_add(&job.command, "sh");
+    ls_words_add(&job.command, "it's");
 }
 
 ROWS_TEST(reports_of_the_hosts, put_together)
 {
-    ls_hosts hosts;
-    ls_job job;
-    bool resumed;
-    ls_outcome outcome;
-    play_hosts(&hosts, &job);
+    play_hosts();
     /* b has begun before a ends */
     play_host("a", put_together[_i].a, "until [ -s \"$here/b.order\" ]; do sleep 0.01; done");
     play_host("b", put_together[_i].b, put_together[_i].ends != NULL ? put_together[_i].ends : "");
@@ -782,7 +757,7 @@ ROWS_TEST(reports_of_the_hosts, put_together)
     ck_assert_int_eq(ls_proc_catch_signals(), LS_OK);
     int64_t began_ns = ls_clock_ns();
     catch_lines();
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(run_job(&job), LS_OK);
     const char *said = caught_text(), *why = put_together[_i].why;
     why = why != NULL ? why : "";
     LS_TEXT(want, 400, "error: job t: %s\n", why);
@@ -828,7 +803,6 @@ ROWS_TEST(reports_of_the_hosts, put_together)
     ck_assert_str_eq(ls_json_string(environment, "MASTER_PORT", ""), "0"); /* the launchers' */
     cJSON_Delete(root);
     ls_job_free(&job);
-    play_end();
 }
 
 /* No host is asked when the environment does not fit into an order, with the end of its line, and
@@ -836,15 +810,11 @@ ROWS_TEST(reports_of_the_hosts, put_together)
 TEST(an_environment_that_is_too_large)
 {
     static char large[66000];
-    ls_hosts hosts;
-    ls_job job;
-    bool resumed;
-    ls_outcome outcome;
-    play_hosts(&hosts, &job);
+    play_hosts();
     memset(large, 'x', sizeof large - 1);
     setenv("LS_LARGE", large, 1);
     catch_lines();
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    ck_assert_int_eq(run_job(&job), LS_ERR_INFRA);
     const char *said = caught_lines();
     int bytes = 0;
     ck_assert_int_eq(sscanf(said, "error: the environment for other machines has %d bytes", &bytes),
@@ -853,31 +823,25 @@ TEST(an_environment_that_is_too_large)
     large[sizeof large - 1 - (size_t)(bytes - 60000)] = '\0'; /* one more than allowed */
     setenv("LS_LARGE", large, 1);
     catch_lines();
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_ERR_INFRA);
+    ck_assert_int_eq(run_job(&job), LS_ERR_INFRA);
     ck_assert_ptr_nonnull(strstr(caught_lines(), "has 60000 bytes, allowed: 59999\n"));
     assert_not_started(&job, -1);
     ls_job_free(&job);
-    play_end();
 }
 
 /* After a failure the others have the grace and one second to report before they are hung up. */
 TEST(a_report_within_the_grace)
 {
-    ls_hosts hosts;
-    ls_job job;
-    bool resumed;
-    ls_outcome outcome;
-    play_hosts(&hosts, &job);
+    play_hosts();
     play_host("a", AT_A("failed", 0, 12, 0, 0, 0), "exit 12");
     play_host("b", "", "timeout 0.5 cat; [ $? = 0 ] || cat \"$here/late\"");
     play_file("late", "", B_IS_DONE);
-    ck_assert_int_eq(ls_job_run(&job, NULL, NULL, &outcome, &resumed), LS_OK);
+    ck_assert_int_eq(run_job(&job), LS_OK);
     ck_assert_int_eq(outcome.state, LS_OUTCOME_FAILED);
     ck_assert_int_eq(outcome.first_rank, 0);
     ck_assert_int_eq(outcome.rank[3].code, 3); /* as reported */
     ls_outcome_free(&outcome);
     ls_job_free(&job);
-    play_end();
 }
 
 TEST(the_command_of_a_channel)
@@ -887,12 +851,8 @@ TEST(the_command_of_a_channel)
     } rows[] = {
         {"29501", "", ""}, {"29502", " --local-nodes=2", " --file-bytes=1"}, {"29501", "", ""}};
     char launcher[1024];
-    bool resumed;
     int ticks = 0;
-    ls_outcome outcome;
-    ls_hosts hosts;
-    ls_job job;
-    play_hosts(&hosts, &job);
+    play_hosts();
     job.threads = 3;
     play_host("a", A_IS_DONE, "");
     play_host("b", B_IS_DONE, "");
@@ -934,7 +894,6 @@ TEST(the_command_of_a_channel)
     }
     ck_assert_int_ge(ticks, 1);
     ls_job_free(&job);
-    play_end();
 }
 
-TEST_MAIN("job", .timeout_s = 40)
+TEST_MAIN("job", .timeout_s = 40, .before = play_begin, .after = play_end)
