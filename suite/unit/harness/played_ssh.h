@@ -35,6 +35,13 @@ static inline void play_file(const char *host, const char *kind, const char *tex
     ck_assert_int_eq(fclose(file), 0);
 }
 
+static inline void play_program(const char *name, const char *script)
+{
+    play_file(name, "", script);
+    LS_TEXT(path, 200, "%s/%s", played, name);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+}
+
 /* The host's output, and the shell command that ends its channel. */
 static inline void play_host(const char *host, const char *says, const char *ends)
 {
@@ -55,12 +62,8 @@ static inline void play_begin(void)
 {
     snprintf(played, sizeof played, "/tmp/ls_played_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(played));
-    static const char *const names[] = {"ssh", "srun"};
-    for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, 200, "%s/%s", played, names[i]);
-        play_file(names[i], "", played_ssh);
-        ck_assert_int_eq(chmod(path, 0755), 0);
-    }
+    play_program("ssh", played_ssh);
+    play_program("srun", played_ssh);
     LS_TEXT(search, 4096, "%s:%s", played, getenv("PATH"));
     setenv("PATH", search, 1);
     unsetenv("LS_SSH");

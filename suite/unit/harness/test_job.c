@@ -540,12 +540,8 @@ TEST(a_long_folder)
     memset(name, 'x', sizeof name);
     name[200] = '\0';
     ls_text_put(job.directory, sizeof job.directory, "%s/%s/%s/%.57s", played, name, name, name);
-    LS_TEXT(program, 100, "%s/run", played);
-    FILE *file = fopen(program, "w");
-    fputs("#!/bin/sh\necho \"$RANK\"\n", file);
-    fclose(file);
-    ck_assert_int_eq(chmod(program, 0755), 0);
-    ls_words_add(&job.command, "%s", program);
+    play_program("run", "#!/bin/sh\necho \"$RANK\"\n");
+    ls_words_add(&job.command, "%s/run", played);
     assert_ends(&job, false, LS_OUTCOME_DONE);
     assert_ends(&job, true, LS_OUTCOME_DONE);
     write_file(&job, "rank0.jsonl", "");
@@ -595,9 +591,7 @@ TEST(networks_of_nodes)
     static const char nsenter[] = "#!/bin/sh\necho \"$1 $2 $RANK $MASTER_ADDR $LS_NODE_ADDR\"\n"
                                   "shift 2\nexec \"$@\"\n";
     static const ls_simnet net = {.nodes = 2, .owner = 12};
-    play_file("nsenter", "", nsenter);
-    LS_TEXT(path, 200, "%s/nsenter", played);
-    ck_assert_int_eq(chmod(path, 0755), 0);
+    play_program("nsenter", nsenter);
     ls_job job = make_job("echo it ran", 4, 2);
     job.net = &net;
     assert_ends(&job, false, LS_OUTCOME_DONE);
@@ -620,9 +614,7 @@ TEST(without_a_loopback)
         ls_status status;
     } rows[] = {{2, false, LS_ERR_INFRA}, {1, false, LS_OK}, {2, true, LS_OK}};
     static const ls_simnet net = {.nodes = 2, .owner = 12};
-    play_file("nsenter", "", "#!/bin/sh\nshift 2\nexec \"$@\"\n");
-    LS_TEXT(path, 200, "%s/nsenter", played);
-    ck_assert_int_eq(chmod(path, 0755), 0);
+    play_program("nsenter", "#!/bin/sh\nshift 2\nexec \"$@\"\n");
     bool may = geteuid() == 0 && unshare(CLONE_NEWNET) == 0;
     for (int i = 0; i < 3 && may; i++) {
         ls_job job = make_job("exit 0", rows[i].world, rows[i].net ? 2 : 1);

@@ -13,27 +13,27 @@
 #include "suite/unit/run_suite.h"
 #include "test_report_fake.h"
 
-static char scratch[PATH_MAX]; /* made and removed by the fixture */
-
-static void open_scratch(void)
+static void open_run(void)
 {
-    const char *base = getenv("TMPDIR");
-    snprintf(scratch, sizeof scratch, "%s/ls_report_XXXXXX", base != NULL ? base : "/tmp");
-    ck_assert(mkdtemp(scratch) != NULL);
-    write_run(scratch);
+    open_scratch();
+    write_run(".");
 }
 
-static void close_scratch(void)
+static cJSON *read_summary(const char *run)
 {
-    ls_path_remove_tree(scratch);
+    cJSON *summary = NULL;
+    LS_TEXT(path, 400, "%s/%s/summary.json", scratch, run);
+    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    return summary;
 }
 
 /* Field `field` (from 0) of data row `row` of a table, as a number. */
 static double cell(const char *name, int row, int field)
 {
-    char path[64], line[4096];
-    snprintf(path, sizeof path, "tables/%s.tsv", name);
-    FILE *file = open_in(scratch, path, "r");
+    char line[4096];
+    LS_TEXT(path, 400, "%s/tables/%s.tsv", scratch, name);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
     double value = NAN;
     while (fgets(line, sizeof line, file) != NULL) {
         if (line[0] == '#' || line[0] == '\n' || row-- > 0) {
@@ -107,10 +107,7 @@ TEST(all_of_it_word_for_word)
 TEST(summary_is_for_programs)
 {
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
-    cJSON *summary = NULL;
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/summary.json", scratch);
-    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    cJSON *summary = read_summary(".");
     ck_assert(ls_json_integer(summary, "schema", 0) == 2);
     ck_assert(cJSON_GetObjectItem(summary, "headline") == NULL);
     const cJSON *row = summary_row(summary, "o2.w8"), *killed = summary_row(summary, "o1.b1");
@@ -151,7 +148,7 @@ TEST(pages_escape_and_open_with_the_verdicts)
 {
     ck_assert_int_eq(ls_report_tables(scratch), LS_OK);
     ck_assert_int_eq(ls_report_write(scratch, "plots"), LS_OK);
-    char *html = read_text(scratch, "report.html"), *markdown = read_text(scratch, "report.md");
+    char *html = read_text("report.html"), *markdown = read_text("report.md");
     ck_assert(strstr(html, "<script") == NULL);
     ck_assert_int_eq(occurrences(html, " id='gp"), 0); /* ids of several figures do not clash */
     ck_assert(strstr(html, "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&quot;") != NULL);
@@ -159,7 +156,7 @@ TEST(pages_escape_and_open_with_the_verdicts)
     ck_assert(strstr(html, " src=") == NULL && strstr(html, "<link") == NULL &&
               strstr(html, "@import") == NULL);
     ck_assert(strstr(html, "@page{size:A4") != NULL && strstr(html, "@media print") != NULL);
-    char *junit = read_text(scratch, "junit.xml");
+    char *junit = read_text("junit.xml");
     junit_counts counts = junit_read(junit);
     ck_assert_int_eq(counts.tests, 54);
     ck_assert_int_eq(counts.failures, 3);
@@ -171,16 +168,13 @@ TEST(pages_escape_and_open_with_the_verdicts)
         strstr(junit, "<property name=\"CORRECT\" value=\"no (claim ddp-o2: 49 of 52 cases;") !=
         NULL);
     ck_assert(strstr(junit, "<property name=\"SPEED\" value=\"no baseline (") != NULL);
-    char *trace = read_text(scratch, "trace.json");
+    char *trace = read_text("trace.json");
     cJSON *root = cJSON_Parse(trace);
     const cJSON *events = cJSON_GetObjectItem(root, "traceEvents");
     /* 2 jobs, 8 ranks: 3 names and 3 steps of 7 spans each */
     ck_assert_int_eq(cJSON_GetArraySize(events), 2 * 8 * (3 + 3 * 7));
     cJSON_Delete(root);
-    cJSON *summary = NULL;
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/summary.json", scratch);
-    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    cJSON *summary = read_summary(".");
     ck_assert(cJSON_GetObjectItem(summary, "headline") != NULL);
     cJSON_Delete(summary);
     free(html);
@@ -192,22 +186,16 @@ TEST(pages_escape_and_open_with_the_verdicts)
 /* Every verdict inside and outside the claim, on two cases of one job, and SPEED's rows. */
 TEST(junit_is_what_a_ci_counts)
 {
-    char folder[PATH_MAX], job[PATH_MAX];
-    make_folder(folder, "%s/junit", scratch);
-    make_folder(job, "%s/jobs", folder);
-    make_folder(job, "%s/jobs/e", folder);
-    FILE *file = open_in(job, "job.json", "w");
-    fprintf(file, "{\"facts\":{\"role\":\"evidence\",\"world\":2},\"outcome\":{\"state\":\"done\","
-                  "\"seconds\":3.25,\"ranks\":[]}}\n");
-    fclose(file);
-    file = open_in(folder, "run.json", "w");
-    fprintf(
-        file,
-        "{\"speed\":[{\"label\":\"O2, 2 ranks\",\"value\":\"below\",\"why\":\"slower by 9 %%\"},"
+    LS_TEXT(folder, 400, "%s/junit", scratch);
+    write_text("junit/jobs/e/job.json",
+               "{\"facts\":{\"role\":\"evidence\",\"world\":2},\"outcome\":{\"state\":\"done\","
+               "\"seconds\":3.25,\"ranks\":[]}}\n");
+    write_text(
+        "junit/run.json",
+        "{\"speed\":[{\"label\":\"O2, 2 ranks\",\"value\":\"below\",\"why\":\"slower by 9 %\"},"
         "{\"label\":\"O1, 2 ranks\",\"value\":\"within\",\"why\":\"\"},"
         "{\"label\":\"O0, 2 ranks\",\"value\":\"no baseline\",\"why\":\"x\"}]}\n");
-    fclose(file);
-    file = open_in(folder, "verdicts.jsonl", "w");
+    FILE *file = create("junit/verdicts.jsonl");
     for (int c = 0; c < LS_VERDICT_CODES; c++) {
         for (int claimed = 0; claimed < 2; claimed++) {
             fprintf(file,
@@ -219,7 +207,7 @@ TEST(junit_is_what_a_ci_counts)
     }
     fclose(file);
     ck_assert_int_eq(ls_report_junit(folder), LS_OK);
-    char *junit = read_text(folder, "junit.xml");
+    char *junit = read_text("junit/junit.xml");
     junit_counts counts = junit_read(junit);
     ck_assert_int_eq(counts.tests, 2 * LS_VERDICT_CODES + 3);
     ck_assert_int_eq(counts.failures, 4 + 1); /* WEAK FAIL CRASH UNSUPPORTED, and a row below */
@@ -262,10 +250,10 @@ TEST(without_gnuplot_the_report_goes_without_pictures)
     setenv("PATH", old, 1);
     free(old);
     ck_assert_int_eq(status, LS_OK);
-    char *html = read_text(scratch, "report.html"), path[PATH_MAX + 64];
+    char *html = read_text("report.html");
     ck_assert(strstr(html, "<svg") == NULL);
     ck_assert(strstr(html, "<figcaption>") != NULL);
-    snprintf(path, sizeof path, "%s/plots/scaling.svg", scratch);
+    LS_TEXT(path, 400, "%s/plots/scaling.svg", scratch);
     ck_assert(access(path, F_OK) != 0);
     free(html);
 }
@@ -273,17 +261,17 @@ TEST(without_gnuplot_the_report_goes_without_pictures)
 /* What it is without jobs: odd_runs.txt. */
 TEST(a_folder_without_a_run_is_refused)
 {
-    char folder[PATH_MAX];
-    make_folder(folder, "%s/empty", scratch);
+    LS_TEXT(folder, 400, "%s/empty", scratch);
+    ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
     ck_assert_int_eq(ls_report_tables(folder), LS_ERR_USAGE);
 }
 
 /* Marks steps 5 and 30 of every rank as audited; all their times become `factor` of what they were.
  */
-static void audit_rank(const char *run, const char *name, double factor)
+static void audit_rank(const char *name, double factor)
 {
-    char *text = read_text(run, name), *rest = NULL;
-    FILE *file = open_in(run, name, "w");
+    char *text = read_text(name), *rest = NULL;
+    FILE *file = create(name);
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         cJSON *event = cJSON_Parse(line), *entry, *ms = cJSON_GetObjectItem(event, "ms");
@@ -314,18 +302,20 @@ static void audit_run(const char *run, double factor)
     write_run(run);
     for (int j = 0; j < JOB_COUNT; j++) {
         for (int k = 0; k < JOBS[j].world; k++) {
-            char name[PATH_MAX];
-            snprintf(name, sizeof name, "jobs/%s/rank%d.jsonl", JOBS[j].id, k);
-            audit_rank(run, name, factor);
+            LS_TEXT(name, 100, "%s/jobs/%s/rank%d.jsonl", run, JOBS[j].id, k);
+            audit_rank(name, factor);
         }
     }
-    ck_assert_int_eq(ls_report_tables(run), LS_OK);
-    ck_assert_int_eq(ls_report_write(run, "/nowhere"), LS_OK);
+    LS_TEXT(folder, 400, "%s/%s", scratch, run);
+    ck_assert_int_eq(ls_report_tables(folder), LS_OK);
+    ck_assert_int_eq(ls_report_write(folder, "/nowhere"), LS_OK);
 }
 
-static void check_equal(const char *a, const char *b, const char *name)
+static void check_equal(const char *other, const char *name)
 {
-    char *one = read_text(a, name), *two = read_text(b, name);
+    LS_TEXT(a, 100, "usual/%s", name);
+    LS_TEXT(b, 100, "%s/%s", other, name);
+    char *one = read_text(a), *two = read_text(b);
     ck_assert_msg(strcmp(one, two) == 0, "%s differs", name);
     free(one);
     free(two);
@@ -334,10 +324,7 @@ static void check_equal(const char *a, const char *b, const char *name)
 /* summary.json as text, but for the audits' share of the jobs' time, which goes to *share. */
 static char *summary_without_share(const char *run, double *share)
 {
-    cJSON *summary = NULL;
-    char path[PATH_MAX + 60];
-    snprintf(path, sizeof path, "%s/summary.json", run);
-    ck_assert_int_eq(ls_json_read_file(path, &summary), LS_OK);
+    cJSON *summary = read_summary(run);
     cJSON *compare = cJSON_GetObjectItem(summary, "compare");
     *share = ls_json_number(compare, "audit_share", NAN);
     cJSON_DeleteItemFromObject(compare, "audit_share");
@@ -351,28 +338,24 @@ static char *summary_without_share(const char *run, double *share)
 TEST(no_figure_contains_an_audited_step)
 {
     static const double factors[] = {50, 0.02};
-    char usual[PATH_MAX + 8], other[PATH_MAX + 40], name[80];
-    snprintf(usual, sizeof usual, "%s/usual", scratch);
-    audit_run(usual, 1);
+    audit_run("usual", 1);
     for (int i = 0; i < 2; i++) {
-        snprintf(other, sizeof other, "%s/f%d", scratch, i);
+        LS_TEXT(other, 16, "f%d", i);
         audit_run(other, factors[i]);
         double share, longer;
-        char *one = summary_without_share(usual, &share);
+        char *one = summary_without_share("usual", &share);
         char *two = summary_without_share(other, &longer);
         ck_assert_str_eq(one, two);
         ck_assert(factors[i] > 1 ? longer > share + 1 : longer < share);
         cJSON_free(one);
         cJSON_free(two);
-        check_equal(usual, other, "trace.json");
+        check_equal(other, "trace.json");
         for (int t = 0; ls_tables_name(t) != NULL; t++) {
-            snprintf(name, sizeof name, "tables/%s.tsv", ls_tables_name(t));
-            check_equal(usual, other, name);
+            LS_TEXT(name, 80, "tables/%s.tsv", ls_tables_name(t));
+            check_equal(other, name);
         }
     }
-    cJSON *summary = NULL;
-    snprintf(other, sizeof other, "%s/summary.json", usual);
-    ck_assert_int_eq(ls_json_read_file(other, &summary), LS_OK);
+    cJSON *summary = read_summary("usual");
     const cJSON *row = summary_row(summary, "o2.w8");
     ck_assert_int_eq(ls_json_int(row, "steps_measured", 0), 40 - 4 - 1 - 2);
     ck_assert_int_eq(ls_json_int(row, "audited_steps", 0), 2);
@@ -385,9 +368,10 @@ typedef enum place { OUTSIDE, CLAIM, MANNERS } place; /* of a case; MANNERS do n
  * cores. */
 static void write_small(const char *name, const char *verdict, place where, double speed)
 {
-    char folder[PATH_MAX];
-    make_folder(folder, "%s/%s", scratch, name);
-    FILE *file = open_in(folder, "summary.json", "w");
+    LS_TEXT(summary, 40, "%s/summary.json", name);
+    LS_TEXT(verdicts, 40, "%s/verdicts.jsonl", name);
+    LS_TEXT(headline, 40, "%s/run.json", name);
+    FILE *file = create(summary);
     fprintf(file, "{\"machine\":{\"cpu\":\"C\",\"cores\":2},\"options\":{\"device\":\"cpu\"},"
                   "\"throughput\":[");
     for (int row = 0; row < 2; row++) {
@@ -399,10 +383,8 @@ static void write_small(const char *name, const char *verdict, place where, doub
     }
     fprintf(file, "]}\n");
     fclose(file);
-    file = open_in(folder, "run.json", "w");
-    fprintf(file, "{\"headline\":{\"manners\":{\"decide\":false}}}\n");
-    fclose(file);
-    file = open_in(folder, "verdicts.jsonl", "w");
+    write_text(headline, "{\"headline\":{\"manners\":{\"decide\":false}}}\n");
+    file = create(verdicts);
     fprintf(file, "{\"case\":\"always\",\"in_claim\":true,\"verdict\":\"PASS\"}\n");
     if (verdict[0] != '\0') {
         fprintf(file, "{\"case\":\"case\",\"in_claim\":%s,\"manners\":%s,\"verdict\":\"%s\"}\n",
@@ -449,12 +431,12 @@ static const struct change {
 ROWS_TEST(diff_ends_with_what_got_worse, changes)
 {
     const struct change *c = &changes[_i];
-    char a[PATH_MAX + 8], b[PATH_MAX + 8], *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
     write_small("a", c->before, c->where, 1);
     write_small("b", c->after, c->where, c->speed);
-    snprintf(a, sizeof a, "%s/a", scratch);
-    snprintf(b, sizeof b, "%s/b", scratch);
+    LS_TEXT(a, 400, "%s/a", scratch);
+    LS_TEXT(b, 400, "%s/b", scratch);
     FILE *to = open_memstream(&text, &bytes);
     ls_status status = ls_report_diff(a, b, c->gate, to);
     fclose(to);
@@ -467,10 +449,11 @@ ROWS_TEST(diff_ends_with_what_got_worse, changes)
 int main(int argc, char **argv)
 {
     if (argc == 2) {
-        write_run(argv[1]);
-        ls_status status = ls_report_tables(argv[1]);
-        status = status == LS_OK ? ls_report_write(argv[1], "plots") : status;
-        return status == LS_OK ? (int)ls_report_terminal(argv[1], stdout) : (int)status;
+        ls_text_put(scratch, sizeof scratch, "%s", argv[1]);
+        write_run(".");
+        ls_status status = ls_report_tables(scratch);
+        status = status == LS_OK ? ls_report_write(scratch, "plots") : status;
+        return status == LS_OK ? (int)ls_report_terminal(scratch, stdout) : (int)status;
     }
-    return RUN_TESTS("report", .timeout_s = 60, .before = open_scratch, .after = close_scratch);
+    return RUN_TESTS("report", .timeout_s = 60, .before = open_run, .after = close_scratch);
 }

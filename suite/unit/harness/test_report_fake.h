@@ -4,50 +4,16 @@
 #ifndef LS_TEST_REPORT_FAKE_H
 #define LS_TEST_REPORT_FAKE_H
 
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "kernels/core/json.h"
 #include "kernels/core/rng.h"
+#include "suite/unit/harness/scratch.h"
 
 static const char HOSTILE[] = "<script>alert('1')</script>&\"|`x` \x1b[31m";
-
-static FILE *open_in(const char *folder, const char *name, const char *mode)
-{
-    char path[2 * PATH_MAX];
-    LS_ASSERT(snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path);
-    FILE *file = fopen(path, mode);
-    LS_ASSERT(file != NULL);
-    return file;
-}
-
-static char *read_text(const char *folder, const char *name)
-{
-    FILE *file = open_in(folder, name, "r");
-    fseek(file, 0, SEEK_END);
-    size_t bytes = (size_t)ftell(file);
-    rewind(file);
-    char *text = malloc(bytes + 1);
-    LS_ASSERT(fread(text, 1, bytes, file) == bytes);
-    text[bytes] = '\0';
-    fclose(file);
-    return text;
-}
-
-static void make_folder(char path[PATH_MAX], const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(path, PATH_MAX, format, arguments);
-    va_end(arguments);
-    LS_ASSERT(mkdir(path, 0777) == 0 || errno == EEXIST);
-}
 
 typedef struct fake_job {
     const char *id, *label, *role, *level, *half, *sweep; /* sweep: JSON members */
@@ -163,11 +129,10 @@ static void write_step(FILE *file, const fake_job *job, int rank, int step, doub
     *scale = next;
 }
 
-static void write_rank(const char *folder, const fake_job *job, int rank)
+static void write_rank(const char *run, const fake_job *job, int rank)
 {
-    char name[32];
-    snprintf(name, sizeof name, "rank%d.jsonl", rank);
-    FILE *file = open_in(folder, name, "w");
+    LS_TEXT(name, 100, "%s/jobs/%s/rank%d.jsonl", run, job->id, rank);
+    FILE *file = create(name);
     double scale = 65536;
     fprintf(
         file,
@@ -194,7 +159,7 @@ static void write_rank(const char *folder, const fake_job *job, int rank)
     fclose(file);
 }
 
-static void write_compare(const char *folder, const fake_job *job)
+static void write_compare(const char *run, const fake_job *job)
 {
     static const char *const LAYERS[] = {"fc.bias",
                                          "fc.weight",
@@ -213,7 +178,8 @@ static void write_compare(const char *folder, const fake_job *job)
                : job->level[1] == '2' ? 1.5e-3
                                       : 3e-3;
     double factor = job->level[1] == '0' ? 32 : 4;
-    FILE *file = open_in(folder, "compare.json", "w");
+    LS_TEXT(name, 100, "%s/jobs/%s/compare.json", run, job->id);
+    FILE *file = create(name);
     fprintf(file,
             "{\"schema\":1,\"reference\":\"oracle\",\"step\":1,\"level\":\"%s\",\"whole\":{\"e\":%"
             "g,\"r\":%g,"
@@ -231,7 +197,7 @@ static void write_compare(const char *folder, const fake_job *job)
     fclose(file);
 }
 
-static void write_text(FILE *file, const char *name, const char *text)
+static void write_member(FILE *file, const char *name, const char *text)
 {
     cJSON *value = cJSON_CreateString(text);
     char *printed = cJSON_PrintUnformatted(value);
@@ -242,12 +208,11 @@ static void write_text(FILE *file, const char *name, const char *text)
 
 static void write_job(const char *run, const fake_job *job)
 {
-    char folder[PATH_MAX];
-    make_folder(folder, "%s/jobs/%s", run, job->id);
     bool killed = strcmp(job->state, "done") != 0;
-    FILE *file = open_in(folder, "job.json", "w");
+    LS_TEXT(name, 100, "%s/jobs/%s/job.json", run, job->id);
+    FILE *file = create(name);
     fprintf(file, "{\"schema\":1,\"id\":\"%s\",", job->id);
-    write_text(file, "label", job->label);
+    write_member(file, "label", job->label);
     fprintf(
         file,
         ",\"command\":[\"build/"
@@ -277,10 +242,10 @@ static void write_job(const char *run, const fake_job *job)
     fprintf(file, "]}}\n");
     fclose(file);
     for (int k = 0; k < job->world; k++) {
-        write_rank(folder, job, k);
+        write_rank(run, job, k);
     }
     if (job->compared) {
-        write_compare(folder, job);
+        write_compare(run, job);
     }
 }
 
@@ -288,7 +253,8 @@ static void write_verdicts(const char *run)
 {
     static const char *const FAMILIES[] = {"gradients",  "ddp",      "scaler",
                                            "opt_levels", "schedule", "launch"};
-    FILE *file = open_in(run, "verdicts.jsonl", "w");
+    LS_TEXT(name, 100, "%s/verdicts.jsonl", run);
+    FILE *file = create(name);
     for (int i = 0; i < 48; i++) {
         fprintf(file,
                 "{\"schema\":1,\"case\":\"%s.case%d\",\"family\":\"%s\",\"kind\":\"protocol\","
@@ -325,19 +291,18 @@ static void write_verdicts(const char *run)
             "\"manners\":true,\"verdict\":\"FAIL\",\"seconds\":0.05,\"evidence\":\"exit code "
             "0\"}\n"
             "{\"schema\":1,");
-    write_text(file, "case", HOSTILE);
+    write_member(file, "case", HOSTILE);
     fprintf(file, ",\"family\":\"launch\",\"in_claim\":true,\"verdict\":\"FAIL\",\"seconds\":0.1,");
-    write_text(file, "evidence", HOSTILE);
+    write_member(file, "evidence", HOSTILE);
     fprintf(file, "}\n");
     fclose(file);
 }
 
+/* Into this folder of the scratch one. */
 static void write_run(const char *run)
 {
-    char folder[PATH_MAX];
-    make_folder(folder, "%s", run);
-    make_folder(folder, "%s/jobs", run);
-    FILE *file = open_in(run, "run.json", "w");
+    LS_TEXT(name, 100, "%s/run.json", run);
+    FILE *file = create(name);
     fprintf(file,
             "{\"schema\":1,\"title\":\"Lockstep bench quick: "
             "resnet18\",\"label\":\"quick\",\"command\":"
@@ -365,7 +330,8 @@ static void write_run(const char *run)
     for (int j = 0; j < JOB_COUNT; j++) {
         write_job(run, &JOBS[j]);
     }
-    make_folder(folder, "%s/jobs/o2.cut", run); /* a job that the run never finished */
+    LS_TEXT(cut, 400, "%s/%s/jobs/o2.cut", scratch, run); /* a job that the run never finished */
+    LS_ASSERT(ls_path_make_folder(cut) == LS_OK);
     write_verdicts(run);
 }
 
