@@ -20,9 +20,7 @@
 
 static int dial(int port)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(port);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     RANK_CHECK(fd >= 0);
     if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) {
@@ -34,7 +32,7 @@ static int dial(int port)
 
 static int listen_anywhere(int *port)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(0);
     socklen_t bytes = sizeof at;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
@@ -142,9 +140,7 @@ static int turned_away(int rank, int world, int port, void *context)
 
 static int entering(int rank, int world, int port, void *context)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(port);
     unsigned char key[LS_SHA256_BYTES];
     char why[256];
     int fd = -1;
@@ -293,23 +289,14 @@ TEST(silent_ports)
 {
     enum { SILENT = 4 };
     int port = 0, code[2];
-    pid_t pid[2];
     for (int taken = 0; taken < SILENT;) { /* four free ports in a row */
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         port = taken == 0 ? world_free_port() - 1 : port;
-        at.sin_port = htons((uint16_t)(port + 1 + taken));
+        struct sockaddr_in at = world_loopback(port + 1 + taken);
         bool free = bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0;
         taken = free ? taken + 1 : 0;
     }
-    for (int rank = 0; rank < 2; rank++) {
-        pid[rank] = world_fork(rank, 2, port, neighbouring, "c");
-    }
-    for (int rank = 0; rank < 2; rank++) {
-        code[rank] = world_join(pid[rank]);
-    }
-    ck_assert_int_eq(code[0], 0);
-    ck_assert_int_eq(code[1], 0);
+    ck_assert_int_eq(world_run_at(port, 2, neighbouring, "c", code), 0);
 }
 
 /* ---- the caller ------------------------------------------------------------------------------ */
@@ -358,16 +345,15 @@ static void *serve_bytes(void *context)
 
 ROWS_TEST(what_listens_is_named, listeners)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     unsigned char key[LS_SHA256_BYTES] = "key";
     ls_gate_claim claim = {.world = 2};
     bool other = listeners[_i].result == LS_GATE_OTHER_JOB;
     char why[256] = "";
     int port = 0, fd = -1;
     listener self = {.fd = listen_anywhere(&port), .which = _i};
+    struct sockaddr_in at = world_loopback(port);
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, serve_bytes, &self), 0);
-    at.sin_port = htons((uint16_t)port);
     ck_assert_int_eq(ls_gate_enter((struct sockaddr *)&at, sizeof at, key, &claim,
                                    ls_clock_after(listeners[_i].limit_s), ls_clock_after(5), &fd,
                                    why, sizeof why),
@@ -396,7 +382,7 @@ static const unsigned char job_key[LS_SHA256_BYTES] = "the key of a job";
 
 static ls_gate *open_gate(int pending_max)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(0);
     ls_gate *gate = NULL;
     ck_assert_int_eq(
         ls_gate_open("gate", (struct sockaddr *)&at, sizeof at, job_key, pending_max, &gate),
@@ -682,9 +668,7 @@ TEST(few_descriptors)
 
 static void *enter_and_keep(void *context)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)ls_gate_port(context)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(ls_gate_port(context));
     ls_gate_claim claim = {.rank = -2, .world = 70000, .further = 1, .timeout_ms = 1 << 30};
     char why[100] = "as before";
     int *fd = malloc(sizeof *fd);
@@ -726,10 +710,9 @@ TEST(a_caller_and_a_gate)
 
 TEST(a_gate_that_cannot_be_opened)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int port, fd = listen_anywhere(&port);
+    struct sockaddr_in at = world_loopback(port);
     ls_gate *gate = NULL;
-    at.sin_port = htons((uint16_t)port);
     close(STDIN_FILENO);
     ck_assert_int_eq(ls_gate_open("gate", (struct sockaddr *)&at, sizeof at, job_key, 4, &gate),
                      LS_ERR_INFRA);

@@ -98,9 +98,7 @@ static void *call_rank_0(void *context)
     ck_assert_int_eq(ls_store_get(store, "mesh/address/0", 5, &value, &bytes), LS_OK);
     ck_assert_int_eq(sscanf(value, "127.0.0.1 %d", &port), 1);
     free(value);
-    struct sockaddr_in at = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(port);
     close(STDIN_FILENO);
     for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
         pid_t pid = fork(); /* whose own descriptors are others */

@@ -482,7 +482,7 @@ ROWS_TEST(a_false_server_is_found_out, falsehoods)
 {
     const falsehood *f = &falsehoods[_i];
     int errors = listen_to_errors();
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(0);
     int port = world_free_port();
     unsigned char key[LS_SHA256_BYTES], request[LS_STORE_HEADER_BYTES + 2];
     ls_gate *gate = NULL;

@@ -94,6 +94,7 @@ static void assert_silent(int fd)
 static int enter_further(const ls_store_server *server, int world)
 {
     int fd = enter(server, "127.0.0.1", (ls_gate_claim){.world = world, .further = 1});
+    ck_assert_int_ge(fd, 0);
     assert_reply(fd, LS_OK, "");
     return fd;
 }
@@ -239,8 +240,7 @@ TEST(the_address_that_was_called)
     freeifaddrs(all);
     ls_store_server_stop(server, 0);
     server = start(1, "localhost");
-    int fd = enter(server, "127.0.0.1", (ls_gate_claim){.world = 1, .further = 1});
-    assert_reply(fd, LS_OK, "");
+    int fd = enter_further(server, 1);
     ck_assert(!ls_store_server_address(server, text, sizeof text));
     close(fd);
     ls_store_server_stop(server, 0);
@@ -249,14 +249,13 @@ TEST(the_address_that_was_called)
 /* `count` sockets that listen on the ports after the one returned, and none on the next one. */
 static int take_ports(int *fd, int count)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int base = 0;
     for (int taken = 0; taken <= count;) {
         if (taken == 0) {
             base = world_free_port() % 60000 + 1024;
         }
         fd[taken] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        at.sin_port = htons((uint16_t)(base + 1 + taken));
+        struct sockaddr_in at = world_loopback(base + 1 + taken);
         bool mine =
             bind(fd[taken], (struct sockaddr *)&at, sizeof at) == 0 && listen(fd[taken], 1) == 0;
         taken++;
@@ -318,9 +317,7 @@ TEST(many_connections_are_served)
         for (int i = 0; i < MANY; i++) {
             LS_TEXT(key, 16, "%d", i);
             if (round == 0) {
-                fd[i] = enter(server, "127.0.0.1", (ls_gate_claim){.world = 1, .further = 1});
-                ck_assert_int_ge(fd[i], 0);
-                assert_reply(fd[i], LS_OK, "");
+                fd[i] = enter_further(server, 1);
             }
             ask(fd[i], round == 0 ? LS_STORE_SET : LS_STORE_GET, key, round == 0 ? key : "", 0);
             assert_reply(fd[i], LS_OK, round == 0 ? "" : key);
@@ -345,8 +342,7 @@ TEST(deadlines_are_kept)
     assert_reply(rank, LS_ERR_RENDEZVOUS, "missing of 3: rank 0, 2");
     ck_assert_double_ge(ls_clock_ms_between(began_ns, ls_clock_ns()), 100);
     static const ls_store_verb verbs[] = {LS_STORE_GET, LS_STORE_WAIT};
-    int patient = enter(server, "127.0.0.1", (ls_gate_claim){.world = 3, .further = 1});
-    assert_reply(patient, LS_OK, "");
+    int patient = enter_further(server, 3);
     ask(patient, LS_STORE_WAIT, "late", "", 20000);
     for (int i = 0; i < 2; i++) {
         began_ns = ls_clock_ns();
@@ -657,8 +653,7 @@ TEST(it_lingers_for_other_ranks_only)
     for (int other = 0; other < 2; other++) {
         ls_store_server *server = start(3, "127.0.0.1");
         int fd = enter_rank(server, 2 * other, 3, 20000);
-        int known = enter(server, "127.0.0.1", (ls_gate_claim){.world = 3, .further = 1});
-        assert_reply(known, LS_OK, ""); /* so that the rank has been admitted */
+        int known = enter_further(server, 3); /* so that the rank has been admitted */
         int64_t began_ns = ls_clock_ns();
         ls_store_server_stop(server, other ? LINGER_MS * 1e-3 : 20);
         double waited_ms = ls_clock_ms_between(began_ns, ls_clock_ns());

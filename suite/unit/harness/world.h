@@ -39,10 +39,18 @@ static inline ls_store_options world_store(int rank, int world, int port, double
 
 typedef int world_function(int rank, int world, int port, void *context);
 
+/* 0: any port. */
+static inline struct sockaddr_in world_loopback(int port)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
 /* Free when asked; nothing listens on it. */
 static inline int world_free_port(void)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = world_loopback(0);
     socklen_t bytes = sizeof at;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     LS_ASSERT(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
@@ -76,11 +84,13 @@ static inline int world_join(pid_t pid)
     return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-/* Runs all ranks; code[world] gets their exit codes. Returns how many are not 0. */
-static inline int world_run(int world, world_function *function, void *context, int *code)
+/* Runs all ranks around this port; code[world] gets their exit codes. Returns how many are not 0.
+ */
+static inline int world_run_at(int port, int world, world_function *function, void *context,
+                               int *code)
 {
     pid_t pid[WORLD_MAX];
-    int port = world_free_port(), failed = 0;
+    int failed = 0;
     LS_ASSERT(world <= WORLD_MAX);
     for (int rank = 0; rank < world; rank++) {
         pid[rank] = world_fork(rank, world, port, function, context);
@@ -90,6 +100,11 @@ static inline int world_run(int world, world_function *function, void *context, 
         failed += code[rank] != 0;
     }
     return failed;
+}
+
+static inline int world_run(int world, world_function *function, void *context, int *code)
+{
+    return world_run_at(world_free_port(), world, function, context, code);
 }
 
 #endif
