@@ -224,19 +224,6 @@ TEST(many_ranks)
     ck_assert_int_eq(world_run(6, counting, NULL, code), 0);
 }
 
-TEST(port_in_use)
-{
-    int errors = listen_to_errors();
-    int port = world_free_port();
-    ls_store *store = lone_store(port, 2.0), *second = NULL;
-    ls_store_options options = world_store(0, 1, port, 2.0);
-    ck_assert_int_eq(ls_store_open(&options, &second), LS_ERR_INFRA);
-    char wanted[64];
-    snprintf(wanted, sizeof wanted, "127.0.0.1:%d: %s", port, strerror(EADDRINUSE));
-    assert_said(errors, wanted);
-    ls_store_close(store, 0);
-}
-
 /* The answer to a wrong second rank; rank 0 keeps waiting for the right one, until its own
  * deadline. */
 typedef struct intruder {
@@ -511,58 +498,6 @@ ROWS_TEST(a_false_server_is_found_out, falsehoods)
     ck_assert_int_eq(code, f->status);
     assert_said(errors, f->said);
     ls_gate_close(gate);
-}
-
-/* Under torchrun: the port is taken, and so is the next one by a neighbour's job; both sides find
- * the third. */
-static int probing(int rank, int world, int port, void *context)
-{
-    (void)context;
-    ls_store *store = NULL;
-    ls_store_options options = world_store(rank, world, port, 10.0);
-    options.probe = true;
-    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
-    RANK_CHECK(ls_store_barrier(store, "all", -1) == LS_OK);
-    ls_store_close(store, 5.0);
-    return 0;
-}
-
-/* Serves another job until its standard input ends. */
-static int neighbouring(int rank, int world, int ready, void *context)
-{
-    char byte = 0;
-    const int *from = context; /* the write end that says when to leave, and the port */
-    ls_store *store = NULL;
-    ls_store_options options = world_store(rank, world, from[1], 5.0);
-    options.run_id = "neighbour";
-    close(from[0]); /* must not be kept open here */
-    RANK_CHECK(ls_store_open(&options, &store) == LS_OK);
-    RANK_CHECK(write(ready, &byte, 1) == 1);
-    RANK_CHECK(read(STDIN_FILENO, &byte, 1) == 0);
-    ls_store_close(store, 0);
-    return 0;
-}
-
-TEST(probe_ports)
-{
-    int ready[2], leave[2], port = world_free_port(), failed = 0;
-    char byte;
-    pid_t pid[3];
-    listen_to_errors();
-    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
-    ck_assert_int_eq(pipe2(leave, O_CLOEXEC), 0);
-    ck_assert_int_eq(dup2(leave[0], STDIN_FILENO), STDIN_FILENO);
-    pid_t neighbour = world_fork(0, 1, ready[1], neighbouring, (int[]){leave[1], port});
-    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-    for (int rank = 2; rank >= 0; rank--) { /* rank 0 last: the others have to try again */
-        pid[rank] = world_fork(rank, 3, port - 1, probing, NULL);
-    }
-    for (int rank = 0; rank < 3; rank++) {
-        failed += world_join(pid[rank]) != 0;
-    }
-    ck_assert_int_eq(failed, 0);
-    close(leave[1]);
-    ck_assert_int_eq(world_join(neighbour), 0);
 }
 
 TEST_MAIN("store", .timeout_s = 60)
