@@ -28,6 +28,7 @@
 #include "suite/run/run.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 #include "suite/unit/shell.h"
 
@@ -98,12 +99,9 @@ LS_NVML_ENTRIES(LS_CAN_CALL)
 
 /* ---- a machine ------------------------------------------------------------------------------- */
 
-static char scratch[200];
-
-static void write_text(const char *name, const char *mode, const char *format, ...)
+static void write_as(const char *name, const char *mode, const char *format, ...)
 {
-    char path[300];
-    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
+    LS_TEXT(path, 300, "%s/%s", scratch, name);
     FILE *file = fopen(path, mode);
     ck_assert_ptr_nonnull(file);
     va_list arguments;
@@ -116,13 +114,10 @@ static void write_text(const char *name, const char *mode, const char *format, .
 static void add_to_bus(const char *address)
 {
     static const char *const files[][2] = {
-        {"vendor", "0x10de"}, {"class", "0x030200"}, {"device", "0x2335"}};
-    char path[300];
+        {"vendor", "0x10de\n"}, {"class", "0x030200\n"}, {"device", "0x2335\n"}};
     for (int i = 0; i < 3; i++) {
-        ls_text_put(path, sizeof path, "%s/sys/bus/pci/devices/%s", scratch, address);
-        ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
-        ls_text_put(path, sizeof path, "sys/bus/pci/devices/%s/%s", address, files[i][0]);
-        write_text(path, "w", "%s\n", files[i][1]);
+        LS_TEXT(path, 300, "sys/bus/pci/devices/%s/%s", address, files[i][0]);
+        write_text(path, files[i][1]);
     }
 }
 
@@ -137,8 +132,7 @@ static void library(const char *name, char *path, size_t bytes)
 static void set_up(void)
 {
     char path[1200];
-    ls_text_put(scratch, sizeof scratch, "/tmp/test_nvml.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(scratch));
+    open_scratch();
     ls_text_put(path, sizeof path, "%s/fake.txt", scratch);
     setenv("LS_FAKE_NVML", path, 1);
     library("libfake_nvml.so", path, sizeof path);
@@ -148,23 +142,28 @@ static void set_up(void)
     setenv("LS_SYSFS", path, 1);
     ls_text_put(path, sizeof path, "%s/lib", scratch);
     setenv("LS_LIB_DIR", path, 1);
-    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
-    write_text("lib/ls_cuda.so", "w", "stands for a backend\n");
+    write_text("lib/ls_cuda.so", "stands for a backend\n");
     ls_text_put(path, sizeof path, "%s/kmsg", scratch);
     setenv("LS_KMSG", path, 1);
-    write_text("kmsg", "w", "6,1,1,-;NVRM: Xid (PCI:0000:18:00): 31, of an hour ago\n");
-    write_text("fake.txt", "w",
-               "driver 575.57.08\ncuda 12090\n"
-               "gpu 0 address 0000:17:00.0\ngpu 1 address 0000:18:00.0\n"
-               "gpu 2 address 0000:5e:00.0\n");
+    write_text("kmsg", "6,1,1,-;NVRM: Xid (PCI:0000:18:00): 31, of an hour ago\n");
+    write_as("fake.txt", "w",
+             "driver 575.57.08\ncuda 12090\n"
+             "gpu 0 address 0000:17:00.0\ngpu 1 address 0000:18:00.0\n"
+             "gpu 2 address 0000:5e:00.0\n");
     add_to_bus("0000:17:00.0");
     add_to_bus("0000:18:00.0");
     add_to_bus("0000:5e:00.0");
 }
 
-static void tear_down(void)
+static ls_nvml *nvml;
+static ls_nvml_device device[LS_NVML_DEVICES_MAX];
+static double reading[LS_NVML_READING_COUNT];
+static char why[200];
+
+static void open_nvml(void)
 {
-    ls_path_remove_tree(scratch);
+    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
+    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
 }
 
 static ls_findings look(bool oversubscribe)
@@ -191,7 +190,7 @@ static const ls_finding *find(const ls_findings *findings, const char *word, int
 
 TEST(a_driver_without_a_version)
 {
-    write_text("fake.txt", "w", "cuda 13010\ngpu 0 address 0000:17:00.0\n");
+    write_as("fake.txt", "w", "cuda 13010\ngpu 0 address 0000:17:00.0\n");
     ls_findings findings = look(false);
     const ls_finding *driver = find(&findings, "DRIVER", -1);
     ck_assert_ptr_nonnull(driver);
@@ -284,7 +283,7 @@ TEST(all_of_it_word_for_word)
             cJSON *gpus = cJSON_CreateArray();
             const ls_preflight_question question = {.sysfs = ls_path_sysfs(),
                                                     .oversubscribe = shared != 0};
-            write_text("fake.txt", "w", "%s%s\n", healthy, machines[i]);
+            write_as("fake.txt", "w", "%s%s\n", healthy, machines[i]);
             ls_preflight_look(&question, &findings, gpus);
             if (shared == 0 || strstr(machines[i], "compute_mode") != NULL) {
                 LS_TEXT(title, 300, "%s%s", machines[i], shared ? " (ranks share GPUs)" : "");
@@ -316,10 +315,10 @@ TEST(all_of_it_word_for_word)
 
 TEST(an_old_library_leaves_facts_unknown)
 {
-    char path[1200], why[200];
+    char path[1200];
     library("libfake_nvml_old.so", path, sizeof path);
     setenv("LS_NVML", path, 1);
-    write_text("fake.txt", "a", "gpu 1 pcie_width 8\ngpu 1 remap_failed 1\ngpu 1 reasons 64\n");
+    write_as("fake.txt", "a", "gpu 1 pcie_width 8\ngpu 1 remap_failed 1\ngpu 1 reasons 64\n");
     ls_findings findings = look(false);
     const ls_finding *partial = find(&findings, "NVML_PARTIAL", -1);
     ck_assert_ptr_nonnull(partial);
@@ -328,11 +327,7 @@ TEST(an_old_library_leaves_facts_unknown)
     ck_assert_ptr_nonnull(find(&findings, "PCIE_WIDTH", 1));
     ck_assert_ptr_nonnull(find(&findings, "THROTTLED_IDLE", 1)); /* by the older name */
     ls_findings_free(&findings);
-    ls_nvml *nvml = NULL;
-    ls_nvml_device device[LS_NVML_DEVICES_MAX];
-    double reading[LS_NVML_READING_COUNT];
-    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
+    open_nvml();
     ls_nvml_read_facts(nvml, &device[1]);
     ck_assert(isnan(device[1].fact[LS_NVML_ROWS_FAILED]));
     ck_assert(isnan(device[1].fact[LS_NVML_PROCESSES]));
@@ -346,14 +341,8 @@ TEST(an_old_library_leaves_facts_unknown)
 /* A field's value comes in one of seven types; of an eighth nothing is known. */
 LOOP_TEST(fields_are_read_in_any_type, 8)
 {
-    char why[200];
-    ls_nvml *nvml = NULL;
-    ls_nvml_device device[LS_NVML_DEVICES_MAX];
-    double reading[LS_NVML_READING_COUNT];
-    write_text("fake.txt", "a", "gpu 1 field_type %d\ngpu 1 memory_c 41\ngpu 1 link_fields 3\n",
-               _i);
-    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
+    write_as("fake.txt", "a", "gpu 1 field_type %d\ngpu 1 memory_c 41\ngpu 1 link_fields 3\n", _i);
+    open_nvml();
     ck_assert(ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
     if (_i < 7) {
         ck_assert_double_eq(reading[LS_NVML_MEMORY_C], 41);
@@ -371,13 +360,8 @@ LOOP_TEST(fields_are_read_in_any_type, 8)
 
 TEST(a_gpu_lost_at_the_start_is_listed_with_the_reason)
 {
-    char why[200] = "";
-    ls_nvml *nvml = NULL;
-    ls_nvml_device device[LS_NVML_DEVICES_MAX];
-    double reading[LS_NVML_READING_COUNT];
-    write_text("fake.txt", "a", "gpu 1 pci_lost 1\n");
-    ck_assert_int_eq(ls_nvml_open(&nvml, why, sizeof why), LS_OK);
-    ck_assert_int_eq(ls_nvml_devices(nvml, device), 3);
+    write_as("fake.txt", "a", "gpu 1 pci_lost 1\n");
+    open_nvml();
     ck_assert_ptr_null(device[1].handle);
     ck_assert(!ls_nvml_sample(nvml, &device[1], reading, why, sizeof why));
     ck_assert_str_eq(why, "GPU is lost");
@@ -444,7 +428,7 @@ ROWS_TEST(the_driver_is_asked, DRIVERS)
     ls_driver *driver = malloc(sizeof *driver);
     ck_assert_ptr_nonnull(driver);
     memset(driver, '?', sizeof *driver);
-    write_text("fake.txt", "a", "%s\n", DRIVERS[_i].lines);
+    write_as("fake.txt", "a", "%s\n", DRIVERS[_i].lines);
     if (DRIVERS[_i].library != NULL) {
         setenv("LS_LIBCUDA", DRIVERS[_i].library, 1);
     }
@@ -476,14 +460,14 @@ TEST(usable_is_what_library_and_driver_answer)
     ck_assert_int_eq(usable, 3);
     ck_assert_int_eq(ls_machine_choose_among("cpu", 3, false, &device, &usable), LS_OK);
     ck_assert_str_eq(device, "cpu");
-    write_text("fake.txt", "a", "gpu 1 lost 1\n");
+    write_as("fake.txt", "a", "gpu 1 lost 1\n");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 3, false, &device, &usable), LS_ERR_INFRA);
     ck_assert_int_eq(ls_machine_choose_among("cuda", 2, false, &device, &usable), LS_OK);
     ck_assert_int_eq(usable, 2);
-    write_text("fake.txt", "a", "hidden 1\n");
+    write_as("fake.txt", "a", "hidden 1\n");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 2, false, &device, &usable), LS_ERR_INFRA);
     ck_assert_int_eq(ls_machine_choose_among("cuda", 1, false, &device, &usable), LS_OK);
-    write_text("fake.txt", "a", "cuinit 802\n");
+    write_as("fake.txt", "a", "cuinit 802\n");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 1, true, &device, &usable), LS_ERR_INFRA);
 }
 
@@ -498,7 +482,7 @@ TEST(without_a_bus_the_driver_is_asked)
     ck_assert_str_eq(device, "cuda");
     ck_assert_int_eq(usable, 3);
     ck_assert_int_eq(ls_machine_choose_among("cuda", 4, false, &device, &usable), LS_ERR_INFRA);
-    write_text("fake.txt", "a", "hidden 3\n");
+    write_as("fake.txt", "a", "hidden 3\n");
     ck_assert_int_eq(ls_machine_choose_among("auto", 1, false, &device, &usable), LS_OK);
     ck_assert_str_eq(device, "cpu");
     ck_assert_int_eq(ls_machine_choose_among("cuda", 1, false, &device, &usable), LS_ERR_INFRA);
@@ -533,13 +517,13 @@ TEST(preflight_alone_has_an_exit_code)
     char all[8192];
     run_program("preflight", all, sizeof all);
     ck_assert_msg(strstr(all, "MACHINE  ready (3 of 3 GPUs looked at)\ncode=0") != NULL, "%s", all);
-    write_text("fake.txt", "a", "gpu 1 pcie_width 8\n");
+    write_as("fake.txt", "a", "gpu 1 pcie_width 8\n");
     run_program("preflight", all, sizeof all);
     ck_assert_msg(strstr(all, "PCIE_WIDTH: GPU 1 (0000:18:00.0): PCIe x8 instead of x16") != NULL,
                   "%s", all);
     ck_assert_msg(strstr(all, "MACHINE  not ready (3 of 3 GPUs looked at)\ncode=1") != NULL, "%s",
                   all);
-    write_text("fake.txt", "w", "driver 575.57.08\ncuda 12090\ngpu 0 address 0000:17:00.0\n");
+    write_as("fake.txt", "w", "driver 575.57.08\ncuda 12090\ngpu 0 address 0000:17:00.0\n");
     run_program("preflight", all, sizeof all); /* two that nothing could look at */
     ck_assert_msg(strstr(all, "MACHINE  not shown (1 of 3 GPUs looked at)\ncode=3") != NULL, "%s",
                   all);
@@ -549,7 +533,7 @@ TEST(preflight_alone_has_an_exit_code)
 ROWS_TEST(the_bench_names_what_is_missing, REFUSED)
 {
     char arguments[64], all[8192];
-    write_text("fake.txt", "a", "%s\n", REFUSED[_i].lines);
+    write_as("fake.txt", "a", "%s\n", REFUSED[_i].lines);
     ls_text_put(arguments, sizeof arguments, "bench NGPUS=%s DRYRUN=1", REFUSED[_i].ranks);
     run_program(arguments, all, sizeof all);
     ck_assert_msg(strstr(all, REFUSED[_i].first) != NULL, "%s", all);
@@ -594,7 +578,7 @@ TEST(a_watched_job_word_for_word)
     close(STDIN_FILENO); /* so that it is the file's descriptor, or the library's */
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++) {
         ls_findings findings = {0, 0, NULL};
-        write_text("fake.txt", "w", "%s%s\n", healthy, watched[i]);
+        write_as("fake.txt", "w", "%s%s\n", healthy, watched[i]);
         ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
         ck_assert_int_eq(ls_watch_gpu_job(watch, scratch), LS_OK);
         for (int tick = 0; tick < 3; tick++) {
@@ -668,10 +652,10 @@ TEST(each_xid_of_the_kernel_log_is_found)
     library("libfake_nvml_old.so", path, sizeof path);
     setenv("LS_NVML", path, 1);
     ls_watch_gpu *watch = ls_watch_gpu_open(&findings);
-    write_text("kmsg", "a",
-               "NVRM: Xid (PCI:0000:5e:00): 79, pid=7\nNVRM: Xid (PCI:0000:99:00): 13, x\n"
-               "NVRM: Xid (PCI:nothing\nNVRM: Xid (PCI:0000:17:00): 48, x\n"
-               "NVRM: Xid (PCI:0001:18:00): 63, x\n");
+    write_as("kmsg", "a",
+             "NVRM: Xid (PCI:0000:5e:00): 79, pid=7\nNVRM: Xid (PCI:0000:99:00): 13, x\n"
+             "NVRM: Xid (PCI:nothing\nNVRM: Xid (PCI:0000:17:00): 48, x\n"
+             "NVRM: Xid (PCI:0001:18:00): 63, x\n");
     ls_watch_gpu_tick(watch);
     ls_watch_gpu_tick(watch);
     ck_assert_int_eq(findings.count, 2);
@@ -731,4 +715,4 @@ TEST(findings_survive_their_record)
     ls_findings_free(&read);
 }
 
-TEST_MAIN("nvml", .before = set_up, .after = tear_down)
+TEST_MAIN("nvml", .timeout_s = 40, .before = set_up, .after = close_scratch)
