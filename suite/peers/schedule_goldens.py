@@ -40,37 +40,34 @@ def warm(length, start, make):
 
 
 def rows():
+    """(text, base, steps of an epoch, steps, what makes the scheduler; None: Apex's)"""
+    of = torch_schedule
     for base, length, gamma in ((0.1, 30, 0.1), (0.4, 7, 0.97), (1.6, 100, 0.5)):
-        yield ("step:%ds:%r" % (length, gamma), base, 0,
-               list(walk(base, lambda o: torch_schedule.StepLR(o, length, gamma), 400)))
+        yield "step:%ds:%r" % (length, gamma), base, 0, 400, lambda o: of.StepLR(o, length, gamma)
     for base, at, gamma in ((0.1, [100, 150], 0.1), (0.5, [3, 7, 9, 300], 0.25)):
-        yield ("multistep:%s:%r" % (",".join("%ds" % a for a in at), gamma), base, 0,
-               list(walk(base, lambda o: torch_schedule.MultiStepLR(o, at, gamma), 400)))
+        text = "multistep:%s:%r" % (",".join("%ds" % a for a in at), gamma)
+        yield text, base, 0, 400, lambda o: of.MultiStepLR(o, at, gamma)
     for base, length in ((0.1, 400), (0.5, 90), (3.2, 333)):
-        yield ("cosine:%ds" % length, base, 0,
-               list(walk(base, lambda o: torch_schedule.CosineAnnealingLR(o, length), length + 1)))
+        yield "cosine:%ds" % length, base, 0, length + 1, lambda o: of.CosineAnnealingLR(o, length)
     for base, length, power in ((0.1, 400, 1.0), (0.5, 90, 2.0), (3.2, 333, 0.9), (10.0, 200, 2.5)):
-        yield ("polynomial:%ds:%r" % (length, power), base, 0,
-               list(walk(base, lambda o: torch_schedule.PolynomialLR(o, length, power), 450)))
-    yield ("polynomial:120s", 0.3, 0,
-           list(walk(0.3, lambda o: torch_schedule.PolynomialLR(o, 120), 200)))
+        text = "polynomial:%ds:%r" % (length, power)
+        yield text, base, 0, 450, lambda o: of.PolynomialLR(o, length, power)
+    yield "polynomial:120s", 0.3, 0, 200, lambda o: of.PolynomialLR(o, 120)
     for base, length, start in ((0.1, 50, 0.01), (0.5, 7, 0.3), (2.0, 333, 0.001)):
-        yield ("warmup:%ds:%r,constant" % (length, start), base, 0,
-               list(walk(base, lambda o: torch_schedule.LinearLR(o, start, total_iters=length), 400)))
-    yield ("warmup:25s,cosine:300s", 0.5, 0, list(walk(
-        0.5, warm(25, 0.01, lambda o: torch_schedule.CosineAnnealingLR(o, 300)), 326)))
-    yield ("warmup:5s:0.1,step:30s:0.1", 0.1, 0, list(walk(
-        0.1, warm(5, 0.1, lambda o: torch_schedule.StepLR(o, 30, 0.1)), 200)))
-    yield ("warmup:12s,polynomial:200s:2.0", 9.0, 0, list(walk(
-        9.0, warm(12, 0.01, lambda o: torch_schedule.PolynomialLR(o, 200, 2.0)), 300)))
+        text = "warmup:%ds:%r,constant" % (length, start)
+        yield text, base, 0, 400, lambda o: of.LinearLR(o, start, total_iters=length)
+    yield ("warmup:25s,cosine:300s", 0.5, 0, 326,
+           warm(25, 0.01, lambda o: of.CosineAnnealingLR(o, 300)))
+    yield ("warmup:5s:0.1,step:30s:0.1", 0.1, 0, 200, warm(5, 0.1, lambda o: of.StepLR(o, 30, 0.1)))
+    yield ("warmup:12s,polynomial:200s:2.0", 9.0, 0, 300,
+           warm(12, 0.01, lambda o: of.PolynomialLR(o, 200, 2.0)))
     # lengths in epochs of so many steps
-    yield ("step:3:0.1", 0.1, 40, list(walk(0.1, lambda o: torch_schedule.StepLR(o, 120, 0.1), 700)))
-    yield ("cosine:9", 0.1, 37, list(walk(
-        0.1, lambda o: torch_schedule.CosineAnnealingLR(o, 333), 334)))
-    yield ("warmup:2,polynomial:10:1.5", 1.0, 20, list(walk(
-        1.0, warm(40, 0.01, lambda o: torch_schedule.PolynomialLR(o, 200, 1.5)), 300)))
+    yield "step:3:0.1", 0.1, 40, 700, lambda o: of.StepLR(o, 120, 0.1)
+    yield "cosine:9", 0.1, 37, 334, lambda o: of.CosineAnnealingLR(o, 333)
+    yield ("warmup:2,polynomial:10:1.5", 1.0, 20, 300,
+           warm(40, 0.01, lambda o: of.PolynomialLR(o, 200, 1.5)))
     for base, epoch_steps in ((0.1, 100), (0.8, 37), (0.3, 5005)):
-        yield "imagenet", base, epoch_steps, list(apex(base, epoch_steps, 90 * epoch_steps))
+        yield "imagenet", base, epoch_steps, 90 * epoch_steps, None
 
 
 def digest(rates):
@@ -81,7 +78,8 @@ def digest(rates):
 
 
 def main():
-    for text, base, epoch_steps, rates in rows():
+    for text, base, epoch_steps, steps, make in rows():
+        rates = list(walk(base, make, steps) if make else apex(base, epoch_steps, steps))
         if text in sys.argv[1:]:
             print("\n".join("%d %.9g" % (i + 1, torch.tensor(rate)) for i, rate in enumerate(rates)))
         if len(sys.argv) == 1:
