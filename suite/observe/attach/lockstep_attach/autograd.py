@@ -26,17 +26,12 @@ class Autograd:
         torch = self.hub.torch
         # Tensor.backward calls it by this name, too.
         self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
-        kind = getattr(getattr(torch, "amp", None), "autocast_mode", None)
-        if kind is not None:
-            self.hub.wrap(kind.autocast, "__init__", self._enter_region, None)
-        hooks = getattr(torch.autograd.graph, "saved_tensors_hooks", None)
-        if hooks is not None:
-            self.hub.wrap(hooks, "__enter__", self._enter_saved, None)
+        self.hub.wrap(torch.amp.autocast_mode.autocast, "__init__", self._enter_region)
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        self.hub.wrap(hooks, "__enter__", self._enter_saved)
         clip = torch.nn.utils.clip_grad
-        for name, enter in (
-            ("clip_grad_norm_", self._enter_norm),
-            ("clip_grad_value_", self._enter_value),
-        ):
+        enters = {"clip_grad_norm_": self._enter_norm, "clip_grad_value_": self._enter_value}
+        for name, enter in enters.items():
             if self.hub.wrap(clip, name, enter, self._leave_clip):
                 setattr(torch.nn.utils, name, getattr(clip, name))
 

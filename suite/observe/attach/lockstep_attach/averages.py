@@ -3,8 +3,6 @@ are updated and run; copies of a trained model that a script averages by itself,
 in eval mode.
 """
 
-import sys
-
 from .wrapping import ByObject, given
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
@@ -19,12 +17,9 @@ class Averages:
         self.copies = ByObject()  # Snapshots of the last time they were put in eval mode
 
     def install(self):
-        module = sys.modules.get("torch.optim.swa_utils")
-        kind = getattr(module, "AveragedModel", None)
-        if kind is None:
-            return
+        kind = self.hub.torch.optim.swa_utils.AveragedModel
         self.hub.wrap(kind, "update_parameters", self._enter_update, self._leave_update)
-        self.hub.wrap(kind, "forward", self._enter_forward, None)
+        self.hub.wrap(kind, "forward", self._enter_forward)
 
     def _note(self, what, average, **members):
         number = self.numbers.number(average)

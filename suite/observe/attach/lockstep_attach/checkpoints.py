@@ -52,8 +52,7 @@ class Checkpoints:
         wrap(torch.nn.Module, "load_state_dict", self._enter, self._restored("model"))
         self._watch_state_dict(torch.nn.Module)
         wrap(torch.optim.Optimizer, "load_state_dict", self._enter, self._restored("optimizer"))
-        for kind in self.hub.scalers._classes():
-            wrap(kind, "load_state_dict", self._enter, self._restored("scaler"))
+        wrap(self.hub.scalers.kind(), "load_state_dict", self._enter, self._restored("scaler"))
         for kind in list(vars(torch.optim.lr_scheduler).values()):
             if isinstance(kind, type) and "load_state_dict" in kind.__dict__:
                 wrap(kind, "load_state_dict", self._enter, self._restored("schedule"))
@@ -483,11 +482,13 @@ class Checkpoints:
             found = ref()
             if found is None or what == "schedule":
                 return None
+            if what == "scaler":
+                return hub.scalers.numbers.get(found)
             if what == "model":
                 entry = hub.models.known(found) or hub.models._of_inner(found)
                 entry = entry or self._holder(found)
             else:
-                entry = (hub.optimizers if what == "optimizer" else hub.scalers).known(found)
+                entry = hub.optimizers.known(found)
             return entry.index if entry is not None else None
 
         return which

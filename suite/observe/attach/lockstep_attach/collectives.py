@@ -65,7 +65,7 @@ class Collectives:
             return
         self.hub.wrap(distributed, "init_process_group", self._joining, self._joined)
         for name, (tensor, operator) in WATCHED.items():
-            self.hub.wrap(distributed, name, self._watch(name, tensor, operator), None)
+            self.hub.wrap(distributed, name, self._watch(name, tensor, operator))
 
     def _joining(self, args, kwargs):
         """`joining.<pid>`, while the call waits for other ranks: its rank, their number, where they

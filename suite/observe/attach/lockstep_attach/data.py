@@ -65,7 +65,7 @@ class Data:
             wrap(kind, "__init__", None, self._built)
         self.workers.install()
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
-        wrap(base, "_reset", self._enter_reset, None)
+        wrap(base, "_reset", self._enter_reset)
         wrap(base, "_next_index", None, self._drawn)
         wrap(base, "__next__", lambda args, kwargs: time.perf_counter_ns(), self._leave_next)
 

@@ -226,7 +226,7 @@ class Writer:
     def open(self, rank, start):
         """Creates the file of this rank; False where another process wrote one."""
         path = os.path.join(self.directory, "rank%d.jsonl" % rank)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             self.file = os.open(path, flags | os.O_EXCL, 0o644)
         except FileExistsError:

@@ -141,7 +141,7 @@ class Hub:
         self.rank_number = self.world = None
         self.compiling = _is_compiling(torch)
         self.without_values = _without_values(torch)
-        self.plain_calls = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)
+        self.plain_calls = torch._C.DisableTorchFunction
         self.dynamo = Dynamo(torch)
         self.dynamo.skip(Hub.call)
         self.temporary = []  # what undoes a hook or a function that stays only for one call
@@ -185,8 +185,7 @@ class Hub:
         for name in PARTS:
             getattr(self, name).install()
         atexit.register(self.at_exit)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._forked)
 
     def wrap(self, owner, name, enter=None, leave=None):
         return wrap(self, owner, name, enter, leave)

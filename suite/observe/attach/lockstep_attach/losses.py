@@ -45,7 +45,7 @@ def _saved(node, name):
 
 def _parent(node):
     """The only operand with a gradient, or None."""
-    parents = [parent for parent, _ in node.next_functions if parent is not None]
+    parents = [parent for parent in behind(node) if parent is not None]
     return parents[0] if len(parents) == 1 else None
 
 
@@ -112,7 +112,7 @@ def made(torch, tensor, scale):
             out.divided = out.divided or word == "Div"
             out.by *= constant if word == "Div" else 1
         elif word in ("Add", "Sub"):
-            out.of, terms = _of_all(node, DEEP)
+            out.of, terms = _of_all(node)
             # divided by their number: the mean of several losses
             out.divided = out.divided and abs(out.times * terms - 1) > 1e-6
             break
@@ -123,18 +123,24 @@ def made(torch, tensor, scale):
     return out
 
 
-def is_plain(tensor):
-    """Whether a scalar is made of means, sums and constants: no loss function reduced it."""
-    waiting, left = [tensor.grad_fn], DEEP
+def _terms(node):
+    """(nodes that a sum of multiples is made of, whether these are all)."""
+    terms, waiting, left = [], [node], DEEP
     while waiting and left > 0:
         left -= 1
         node = waiting.pop()
-        word = _word(node) if node is not None else ""
+        word = _word(node)
         if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
-            waiting += [parent for parent, _ in node.next_functions if parent is not None]
-        elif word not in ("Mean", "Sum"):
-            return False
-    return not waiting
+            waiting += [parent for parent in behind(node) if parent is not None]
+        else:
+            terms.append(node)
+    return terms, not waiting
+
+
+def is_plain(tensor):
+    """Whether a scalar is made of means, sums and constants: no loss function reduced it."""
+    terms, whole = _terms(tensor.grad_fn)
+    return whole and all(_word(term) in ("Mean", "Sum") for term in terms)
 
 
 def _is_scale(torch, node, constant, scale):
@@ -144,23 +150,15 @@ def _is_scale(torch, node, constant, scale):
     return scale.device.type == "cpu" and constant == float(scale)
 
 
-def _of_all(node, left):
+def _of_all(node):
     """The reduction of the terms of a sum of losses ("mean" where one is a mean, to which others
     are added), and how many terms there are.
     """
-    words, terms, waiting = set(), 0, [node]
-    while waiting and left > 0:
-        left -= 1
-        node = waiting.pop()
-        word = _word(node)
-        if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
-            waiting += [parent for parent, _ in node.next_functions if parent is not None]
-        else:
-            words.add(_reduction(node)[0])
-            terms += 1
+    terms, whole = _terms(node)
+    words = {_reduction(term)[0] for term in terms}
     if "mean" in words:
-        return "mean", terms
-    return words.pop() if len(words) == 1 and not waiting else None, terms
+        return "mean", len(terms)
+    return words.pop() if len(words) == 1 and whole else None, len(terms)
 
 
 # ---- what a loss depends on ----------------------------------------------------------------------

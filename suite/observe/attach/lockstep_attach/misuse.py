@@ -154,8 +154,8 @@ class Targets:
 
     def install(self):
         functional = self.hub.torch.nn.functional
-        self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy, None)
-        self.hub.wrap(functional, "kl_div", self._enter_kl_div, None)
+        self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy)
+        self.hub.wrap(functional, "kl_div", self._enter_kl_div)
 
     # ---- tokens and labels -----------------------------------------------------------------------
 

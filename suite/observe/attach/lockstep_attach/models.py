@@ -293,7 +293,7 @@ class Models:
         torch, wrap = self.hub.torch, self.hub.wrap
         module = torch.nn.Module
         wrap(module, "train", self._enter_train, self._leave_train)
-        wrap(module, "zero_grad", self._enter_zero, None)
+        wrap(module, "zero_grad", self._enter_zero)
         for name in ("to", "half", "bfloat16"):
             wrap(module, name, None, self._cast)
         if hasattr(torch, "compile"):
@@ -303,7 +303,7 @@ class Models:
         ddp = torch.nn.parallel.DistributedDataParallel
         wrap(ddp, "__init__", None, self._built)
         wrap(ddp, "forward", self._enter_forward, self._leave_forward)
-        wrap(ddp, "no_sync", self._enter_no_sync, None)
+        wrap(ddp, "no_sync", self._enter_no_sync)
         wrap(ddp, "register_comm_hook", None, self._hooked)
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
         convert = "convert_sync_batchnorm"

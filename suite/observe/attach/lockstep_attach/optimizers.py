@@ -8,7 +8,7 @@ import time
 import weakref
 
 from . import script_text
-from .wrapping import Swap, given
+from .wrapping import ByObject, Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
 # may compute otherwise.
@@ -66,7 +66,7 @@ class Known:
 class Optimizers:
     def __init__(self, hub):
         self.hub = hub
-        self.by_id = {}
+        self.by_object = ByObject()  # what is known of each
         self.order = []
         self.said_idle = False  # which ones have not stepped, after some steps of others
         self.active = None  # the optimizer whose step runs
@@ -78,18 +78,16 @@ class Optimizers:
         self.hub.wrap(optimizer, "__init__", None, self._built)
         self.hub.wrap(optimizer, "add_param_group", None, self._grown)
         self.hub.wrap(optimizer, "__setstate__", None, self._restored)
-        self.hub.wrap(optimizer, "zero_grad", self._enter_zero, None)
+        self.hub.wrap(optimizer, "zero_grad", self._enter_zero)
 
     # ---- what is known ---------------------------------------------------------------------------
 
     def _found(self):
         """[(what is known, the optimizer)] of those that are alive."""
-        found = [(entry, entry.ref()) for entry in list(self.by_id.values())]
-        return [(entry, optimizer) for entry, optimizer in found if optimizer is not None]
+        return [(entry, optimizer) for optimizer, entry in self.by_object.alive()]
 
     def known(self, optimizer):
-        entry = self.by_id.get(id(optimizer))
-        return entry if entry is not None and entry.ref() is optimizer else None
+        return self.by_object.get(optimizer)
 
     def _behind(self, optimizer):
         """Of an object that stands for a known one and has its groups, as Lightning's."""
@@ -117,7 +115,7 @@ class Optimizers:
 
     def _learn(self, optimizer, at):
         self._watch_class(type(optimizer))
-        entry = self.by_id[id(optimizer)] = Known(self.hub, optimizer, at)
+        entry = self.by_object.put(optimizer, Known(self.hub, optimizer, at))
         if self.searches < 16:  # scripts that build them without end are not searched each time
             self.searches += 1
             self.hub.models.look_for(self.params(optimizer), at)

@@ -6,7 +6,7 @@ import weakref
 
 from .losses import behind, is_plain, nodes_from
 from .samples import type_name
-from .wrapping import given
+from .wrapping import ByObject, given
 
 SCALED, LOSS = "lockstep_scaled", "lockstep_loss"  # in the metadata of nodes of a graph
 NODES = 128  # of a graph that are searched for what scale() returned: losses are near its end
@@ -15,17 +15,11 @@ ADDING = (
 )
 
 
-class Known:
-    def __init__(self, scaler, index):
-        self.ref = weakref.ref(scaler)
-        self.index = index
-
-
 class Scalers:
     def __init__(self, hub):
         self.hub = hub
-        self.scalers = []
-        self.by_id = {}
+        self.scalers = []  # weak references
+        self.numbers = ByObject()  # their places there
         # (weak reference of a scaled tensor, its loss, index, scale), not yet gone backward
         self.scaled = []
         self.checks = 32  # of gradients that the script throws away
@@ -36,38 +30,31 @@ class Scalers:
         self.stepped = False
 
     def install(self):
-        for kind in self._classes():
-            wrap = self.hub.wrap
-            wrap(kind, "__init__", None, self._built)
-            wrap(kind, "scale", None, self._scale)
-            wrap(kind, "unscale_", self._enter_unscale, self._leave_unscale)
-            wrap(kind, "step", self._enter_step, self._leave_step)
-            wrap(kind, "update", self._enter_update, self._leave_update)
-            wrap(kind, "get_scale", self._enter_get, None)
-        self.hub.wrap(self.hub.torch.autograd, "grad", self._enter_grad, None)
+        kind, wrap = self.kind(), self.hub.wrap
+        wrap(kind, "__init__", None, self._built)
+        wrap(kind, "scale", None, self._scale)
+        wrap(kind, "unscale_", self._enter_unscale, self._leave_unscale)
+        wrap(kind, "step", self._enter_step, self._leave_step)
+        wrap(kind, "update", self._enter_update, self._leave_update)
+        wrap(kind, "get_scale", self._enter_get)
+        wrap(self.hub.torch.autograd, "grad", self._enter_grad)
 
-    def _classes(self):
-        """The classes that define the methods: since 2.3 one, whose subclasses the others are."""
-        amp = getattr(self.hub.torch, "amp", None)
-        older = getattr(self.hub.torch.cuda.amp, "GradScaler", None)
-        kind = getattr(amp, "GradScaler", None) or older
-        return [kind] if kind is not None else []
+    def kind(self):
+        """The class that defines the methods: since 2.3 one whose subclasses the others are."""
+        torch = self.hub.torch
+        return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
     # ---- what is known ---------------------------------------------------------------------------
-
-    def known(self, scaler):
-        entry = self.by_id.get(id(scaler))
-        return entry if entry is not None and entry.ref() is scaler else None
 
     def _built(self, note, args, kwargs, result, error):
         if error is None:
             self._learn(args[0])
 
     def _learn(self, scaler):
-        entry = self.by_id[id(scaler)] = Known(scaler, len(self.scalers))
-        self.scalers.append(entry)
+        number = self.numbers.put(scaler, len(self.scalers))
+        self.scalers.append(weakref.ref(scaler))
         enabled = scaler.is_enabled()
-        event = {"event": "scaler", "scaler": entry.index, "enabled": enabled}
+        event = {"event": "scaler", "scaler": number, "enabled": enabled}
         if enabled:
             event["init_scale"] = scaler._init_scale
             event["growth_factor"] = scaler.get_growth_factor()
@@ -75,13 +62,14 @@ class Scalers:
             event["growth_interval"] = scaler.get_growth_interval()
         event["at"] = self.hub.places.here()
         self.hub.writer.put(event)
-        return entry
+        return number
 
     def _index(self, scaler):
         """The number of an enabled scaler, None of one that does nothing."""
         if not scaler.is_enabled():
             return None
-        return (self.known(scaler) or self._learn(scaler)).index
+        number = self.numbers.get(scaler)
+        return self._learn(scaler) if number is None else number
 
     def _lazy_scale(self, scaler):
         if scaler._scale is None:
@@ -90,12 +78,12 @@ class Scalers:
 
     def scale_now(self):
         """Of scaler 0, 1 without one."""
-        scaler = self.scalers[0].ref() if self.scalers else None
+        scaler = self.scalers[0]() if self.scalers else None
         return self._lazy_scale(scaler) if scaler is not None and scaler.is_enabled() else 1
 
     def scale_of(self, index):
         """The tensor that a scaler of that number multiplies losses by, or None."""
-        scaler = self.scalers[index].ref() if index is not None else None
+        scaler = self.scalers[index]() if index is not None else None
         return scaler._scale if scaler is not None else None
 
     # ---- scale -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ any, and by which words it chooses the parameters that do not decay.
 """
 
 import ast
+import functools
 import linecache
 import re
 import sys
@@ -79,18 +80,14 @@ def _all_lines(place, work):
 
 
 def _first(pattern, place, work):
+    """The place of the first line that has the pattern, or None."""
     found = (at for lines, n, at in _all_lines(place, work) if pattern.search(lines[n]))
     return next(found, None)
 
 
-def rate(place, work):
-    """The place of a line that sets the rate of some groups of an optimizer, or None."""
-    return _first(RATE, place, work)
-
-
-def rate_set(place, work):
-    """The place of the first line that sets a rate at all, or None."""
-    return _first(SETS, place, work)
+rate = functools.partial(_first, RATE)  # sets the rate of some groups of an optimizer
+rate_set = functools.partial(_first, SETS)  # sets a rate at all
+gradients_copied = functools.partial(_first, COPIES)  # copies a gradient, or flattens it
 
 
 def rate_scaled(place, work):
@@ -115,11 +112,6 @@ def spared(place, work):
             if words:
                 return {"words": words[:LONGEST], "at": at}
     return None
-
-
-def gradients_copied(place, work):
-    """The place of a line that copies a gradient, or flattens it; or None."""
-    return _first(COPIES, place, work)
 
 
 def replaced(place, work):
@@ -220,17 +212,8 @@ def stepped_by(place, work):
     return named.group(1) if named is not None else None
 
 
-def division(place, work):
-    """The place of a line that divides what goes backward by the number of ranks, or None."""
-    return _divided(BY, place, work)
-
-
-def by_steps(place, work):
-    """The same, by what its name says is the number of micro-steps."""
-    return _divided(STEPS, place, work)
-
-
 def _divided(by, place, work):
+    """The place of a line that divides what goes backward by that, or None."""
     for lines, number, at in _all_lines(place, work):
         line = lines[number]
         if by.search(line) is None:
@@ -240,3 +223,7 @@ def _divided(by, place, work):
         if MADE.search(line) or (target is not None and target.group(1) in gone):
             return at
     return None
+
+
+division = functools.partial(_divided, BY)  # by the number of ranks
+by_steps = functools.partial(_divided, STEPS)  # by what its name says are micro-steps

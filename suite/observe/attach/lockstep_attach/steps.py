@@ -89,10 +89,9 @@ class Trail:
     def open(self, step):
         """The rank has its file now; `step` is what it was doing until then."""
         path = os.path.join(self.hub.writer.directory, "open.rank%d" % self.hub.rank())
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
         size = 11 + 5 * (SLOTS + 1)
         try:
-            with os.fdopen(os.open(path, flags, 0o644), "r+b") as file:
+            with open(path, "w+b") as file:
                 os.ftruncate(file.fileno(), size)
                 self.memory = mmap.mmap(file.fileno(), size)
         except (OSError, ValueError):  # not every file system maps files

@@ -78,10 +78,7 @@ class Workers:
     def install(self):
         """By hand: the other stand-ins are silent in a worker."""
         kinds = self.hub.torch.utils.data.dataloader._DatasetKind
-        original = getattr(kinds, "create_fetcher", None)
-        if original is None:
-            return
-        workers = self
+        original, workers = kinds.create_fetcher, self
 
         @functools.wraps(original)
         def create_fetcher(kind, dataset, *args, **kwargs):

@@ -39,7 +39,7 @@ class ByObject:
 
     def alive(self):
         """[(object, value)]"""
-        found = [(ref(), value) for ref, value in self.by_id.values()]
+        found = [(ref(), value) for ref, value in list(self.by_id.values())]
         return [(thing, value) for thing, value in found if thing is not None]
 
     def number(self, thing):
@@ -97,19 +97,21 @@ def stand_in(hub, original, enter=None, leave=None):
             hub.sweep()
 
     made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
-    made = types.FunctionType(
-        made.__code__.replace(co_filename=FILE),
-        getattr(original, "__globals__", made.__globals__),
-        made.__name__,
-        None,
-        made.__closure__,
-    )
-    for function in (made, guarded_enter, guarded_leave, hub.idle):
+    made = _in_file(hub, made, original)
+    for function in (guarded_enter, guarded_leave, hub.idle):
         hub.dynamo.skip(function)
-    functools.update_wrapper(made, original)
     made._ls_original = original
     made._ls_self = made
     return made
+
+
+def _in_file(hub, made, original):
+    """The function as one of FILE, with the globals and the name of the original."""
+    names = getattr(original, "__globals__", made.__globals__)
+    code = made.__code__.replace(co_filename=FILE)
+    made = types.FunctionType(code, names, made.__name__, None, made.__closure__)
+    hub.dynamo.skip(made)
+    return functools.update_wrapper(made, original)
 
 
 class Switch:
@@ -127,26 +129,17 @@ class Switch:
                 return original(*args, **kwargs)
             return self.use(*args, **kwargs)
 
-        code = made.__code__.replace(co_filename=FILE)
-        made = types.FunctionType(code, original.__globals__, made.__name__, None, made.__closure__)
-        hub.dynamo.skip(made)
-        functools.update_wrapper(made, original)
-        setattr(owner, name, made)
-
-
-def is_stand_in(function):
-    # update_wrapper copies attributes outward: a wrapper of the user's around ours is none of ours
-    return getattr(function, "_ls_self", None) is function
+        setattr(owner, name, _in_file(hub, made, original))
 
 
 def wrap(hub, owner, name, enter=None, leave=None):
     """Replaces a function of a module or a method of a class, once. False: there is none."""
-    original = owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
-    if original is None and isinstance(owner, type):
-        original = getattr(owner, name, None)
+    original = vars(owner).get(name, getattr(owner, name, None))
     kind = type(original)
     function = original.__func__ if kind in (classmethod, staticmethod) else original
-    if function is None or is_stand_in(function) or not isinstance(function, types.FunctionType):
+    # update_wrapper copies attributes outward: a wrapper of the user's around ours is none of ours
+    ours = getattr(function, "_ls_self", None) is function
+    if ours or not isinstance(function, types.FunctionType):
         return False
     made = stand_in(hub, function, enter, leave)
     setattr(owner, name, kind(made) if kind in (classmethod, staticmethod) else made)
