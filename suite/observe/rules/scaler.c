@@ -59,8 +59,8 @@ static void tick(machine *m, bool overflow)
 /* Takes what a restored scaler's settings must be from a change that they explain. */
 static void learn(machine *m, bool overflow, double next, int tracker)
 {
-    if (overflow && isnan(m->backoff) && next <= m->scale) {
-        m->backoff = next / m->scale;
+    if (overflow && isnan(m->backoff)) { /* an overflow lowers the scale, whatever the file says */
+        m->backoff = next < m->scale ? next / m->scale : 0.5;
     }
     if (!overflow && m->interval == 0 && next > m->scale) {
         m->growth = next / m->scale;

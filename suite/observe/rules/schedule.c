@@ -141,9 +141,9 @@ static const char *explain(const schedule *s, double base, int world, const ls_o
         const char *cause;
     } ways[] = {
         {rate_of(s, base, n + 1), "the schedule counts steps from 1, not from 0"},
-        {n > 1 ? rate_of(s, base, n - 1) : NAN, "the schedule ticks one step too late"},
         {skipped > 0 ? rate_of(s, base, n - skipped) : NAN,
          "the schedule does not tick in skipped steps"},
+        {n > 1 ? rate_of(s, base, n - 1) : NAN, "the schedule ticks one step too late"},
         {rate_of(s, base / world, n), "linear scaling takes one rank's batch, not all ranks'"},
         {rate_of(s, base, 1), "the rate of the first step"},
     };

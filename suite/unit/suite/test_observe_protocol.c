@@ -86,6 +86,12 @@ static void expect(job *j, const char *id, ls_verdict_code code, const char *wor
 
 #define STEP(n, lr) \
     "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"skipped\":false,\"lr\":" #lr "}\n"
+#define MISSED(n, lr) \
+    "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"skipped\":true,\"lr\":" #lr "}\n"
+#define DRAW(count)                                                                     \
+    "{\"event\":\"data\",\"pass\":0,\"length\":16,\"count\":" #count ",\"whole\":true," \
+    "\"trained\":true,\"modulus\":1,\"kept\":[]}\n"
+#define SIXTEEN "multistep:1s,2s,3s,4s,5s,6s,7s,8s,9s,10s,11s,12s,13s,14s,15s,16s"
 #define RATES(a, b, c, d) STEP(1, a) STEP(2, b) STEP(3, c) STEP(4, d)
 
 static const struct {
@@ -104,8 +110,42 @@ static const struct {
     {"warmup:2s:0.5,constant", RATES(0.5, 0.75, 1, 1), LS_PASS, ""},
     {"warmup:1s:0.5,step:1s:0.5", RATES(0.5, 1, 0.5, 0.25), LS_PASS, ""},
     {"step:2:0.5", RATES(1, 1, 0.5, 0.5), LS_UNSUPPORTED, "not known"}, /* epochs without data */
-    {"constant", RATES(1, 1, 1, 1), LS_PASS, ""},
+    {"constant", RATES(1, 1, 1, 1), LS_PASS, "8 rates are those of constant"},
+    {"cosine:4s", RATES(1, 0.85355339059327373, 0.5, 0.14644660940672627), LS_PASS, ""},
+    {"cosine:2s", RATES(1, 0.5, 0.000001, 0), LS_FAIL, "rank 0, step 3: the rate is 1e-06, by the"},
+    {"polynomial:2s:1", RATES(1, 0.5, 0, 0), LS_PASS, ""},
+    {"polynomial:2s", RATES(1, 0.5, 0, 0.5), LS_FAIL, "rank 0, step 4: the rate is 0.5"},
+    {"multistep:1s,3s:0.5", RATES(1, 0.5, 0.5, 0.5), LS_FAIL, "one step too late"},
+    {"multistep:1,1.5:0.5", DRAW(8) RATES(1, 1, 0.5, 0.25), LS_PASS, ""},
+    {"multistep:1,1.5:0.5", DRAW(0) RATES(1, 1, 0.5, 0.25), LS_UNSUPPORTED, "not known"},
+    {"warmup:4s,constant", RATES(0.01, 0.2575, 0.505, 0.7525), LS_PASS, ""},
+    {"warmup:1,constant", RATES(0.01, 0.2575, 0.505, 0.7525), LS_UNSUPPORTED, "not known"},
+    {"warmup:2s:0.5", RATES(0.5, 0.75, 1, 1), LS_UNSUPPORTED, "warmup:2s:0.5"},
+    {"warmup:2s:0.5,rising", RATES(0.5, 0.75, 1, 1), LS_UNSUPPORTED, "rising"},
+    {"step:2s:0.5:3", RATES(1, 1, 0.5, 0.5), LS_UNSUPPORTED, "step:2s:0.5:3"},
+    {"step", RATES(1, 1, 0.5, 0.5), LS_UNSUPPORTED, "step"},
+    {"cosine:0s", RATES(1, 1, 1, 1), LS_UNSUPPORTED, "cosine:0s"},
+    {SIXTEEN ":0.5", RATES(1, 0.5, 0.25, 0.125), LS_PASS, ""},
+    {SIXTEEN ",17s:0.5", RATES(1, 0.5, 0.25, 0.125), LS_UNSUPPORTED, "17s"},
+    {"step:1s:0.5", RATES(1, 0.50000006, 0.25, 0.125), LS_PASS, ""},
+    {"step:1s:0.5", RATES(1, 0.5000002, 0.25, 0.125), LS_FAIL, "step 2: the rate is 0.5000002"},
+    {"step:1s:0.5", RATES(1, 0.5, 0.25, null), LS_PASS, "6 rates"},
+    {"step:1s:0.5", RATES(null, null, null, null), LS_UNSUPPORTED, "no step reports a rate"},
+    {"step:2s:0.5", STEP(1, 1) MISSED(2, 1) STEP(3, 1) STEP(4, 0.5), LS_FAIL,
+     "does not tick in skipped steps"},
 };
+
+TEST(the_rates_of_each_rank_are_compared)
+{
+    job j = {.options = "\"lr\":1,\"schedule\":\"step:2s:0.5\"",
+             .events = {RATES(1, 1, 0.5, 0.5), RATES(1, 1, 0.5, 0.25)}};
+    expect(&j, "optimizer.schedule", LS_FAIL,
+           "rank 1, step 4: the rate is 0.25, by the schedule 0.5");
+    j.options = "\"lr\":1,\"schedule\":\"step:2s:0.5\",\"batch-sizes\":[4,8]";
+    expect(&j, "optimizer.schedule", LS_UNSUPPORTED, "not known");
+    j.options = "\"lr\":1";
+    expect(&j, "optimizer.schedule", LS_SKIP, "no schedule is reported");
+}
 
 ROWS_TEST(rates_are_those_of_the_schedule, rates)
 {
@@ -122,6 +162,10 @@ TEST(linear_scaling_takes_all_ranks)
     expect(&j, "optimizer.schedule", LS_PASS, "");
     j.events[0] = j.events[1] = RATES(0.5, 0.5, 0.5, 0.5);
     expect(&j, "optimizer.schedule", LS_FAIL, "one rank's batch");
+    j.options = "\"lr\":1,\"batch-size\":64,\"accumulate\":2,\"schedule\":\"constant\","
+                "\"lr-scaling\":\"linear\"";
+    j.events[0] = j.events[1] = RATES(1, 1, 1, 1);
+    expect(&j, "optimizer.schedule", LS_PASS, "");
 }
 
 /* ---- validations ----------------------------------------------------------------------------- */
@@ -354,7 +398,13 @@ static const struct {
      "of its block"},
     {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 16, 8, 4, true, false), LS_FAIL,
      "of its block"},
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 4, 8, 16, false, false), LS_FAIL,
+     "rank 0, step 2: optimizer 0 steps, and a loss of its own overflowed"},
+    {LOSSES(1, 8, 8, 8, 8, false, true), LS_FAIL,
+     "rank 0, step 1: optimizer 1 skips, and no loss of its own overflowed"},
     {LOSSES(1, 8, 16, 8, 8, false, false), LS_FAIL, "before growth_interval"},
+    {LOSSES(1, 8, 8, 8, 8, false, false) LOSSES(2, 8, 16, 8, 8, false, false), LS_FAIL,
+     "rank 0, step 2, loss 1: scale 8, then 8; expected 16"},
 };
 
 ROWS_TEST(each_loss_has_its_scale, losses)
@@ -362,6 +412,68 @@ ROWS_TEST(each_loss_has_its_scale, losses)
     job j = {.options = "\"loss-scale\":\"dynamic\",\"growth-interval\":2,\"opt-level\":\"O2\"",
              .events = {losses[_i].steps, losses[_i].steps}};
     expect(&j, "scaler.trace", losses[_i].code, losses[_i].words);
+}
+
+/* ---- one loss -------------------------------------------------------------------------------- */
+
+#define AT(n, scale, next, skipped)                                         \
+    "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"loss_scale\":" #scale \
+    ",\"loss_scale_next\":" #next ",\"skipped\":" #skipped "}\n"
+#define RIGHT AT(1, 64, 64, false) AT(2, 64, 128, false) AT(3, 128, 64, true) AT(4, 64, 64, false)
+#define TWO_GOOD(scale, next) AT(1, scale, scale, false) AT(2, scale, next, false)
+#define UNSAID "{\"event\":\"step\",\"step\":1,\"loss_scale\":8,\"loss_scale_next\":8}\n"
+#define LEAST AT(1, 8, 8, true) AT(2, 8, 8, true)
+
+static const struct {
+    const char *rule, *options, *first, *second; /* NULL: as the first rank's */
+    ls_verdict_code code;
+    const char *words;
+} scales[] = {
+    {"scaler.trace", "", RIGHT, NULL, LS_PASS, "over 4 updates, 1 overflows, 1 growths, 0 set"},
+    {"scaler.trace", "", RIGHT, TWO_GOOD(64, 64), LS_FAIL,
+     "rank 1, step 2: scale 64, then 64, taken; expected 128"},
+    {"scaler.trace", "", LEAST, NULL, LS_FAIL, "step 1: scale 8, then 8, skipped; expected 4"},
+    {"scaler.trace", ",\"min-loss-scale\":8", LEAST, NULL, LS_PASS, "2 overflows"},
+    {"scaler.trace", ",\"max-loss-scale\":64", TWO_GOOD(64, 64), NULL, LS_WEAK, "stays at 64"},
+    {"scaler.trace", "", TWO_GOOD(16777216, 16777216), NULL, LS_WEAK, "stays at 1.67772e+07"},
+    {"scaler.trace", ",\"dialect\":\"torch\"", TWO_GOOD(16777216, 33554432), NULL, LS_PASS,
+     "1 growths"},
+    {"scaler.trace", ",\"growth-interval\":3", TWO_GOOD(8, 8), NULL, LS_WEAK, "over 2 updates"},
+    /* a job that goes on: its first growth shows the count */
+    {"scaler.trace", "", AT(5, 8, 16, false) AT(6, 16, 16, false) AT(7, 16, 32, false), NULL,
+     LS_PASS, "2 growths"},
+    {"scaler.trace", "", AT(5, 8, 16, false) AT(6, 16, 32, false), NULL, LS_FAIL,
+     "rank 0, step 6: scale 16, then 32, taken; expected 16"},
+    {"scaler.trace", "", AT(5, 8, 8, true) AT(6, 8, 8, false), NULL, LS_FAIL, "step 5"},
+    {"scaler.trace", "", AT(5, 8, 32, false), NULL, LS_FAIL, "step 5"},
+    {"scaler.trace", ",\"loss-scale\":\"8\"", RIGHT, NULL, LS_SKIP, "static"},
+    {"scaler.trace", "", STEP(1, 1) AT(2, 8, 8, false), NULL, LS_UNSUPPORTED, "no loss scale"},
+    {"scaler.trace", "", AT(1, 8, null, false), NULL, LS_UNSUPPORTED, "no loss scale"},
+    {"scaler.trace", "", UNSAID, NULL, LS_UNSUPPORTED, "do not say what was skipped"},
+    {"scaler.agree", "", RIGHT, NULL, LS_PASS, "4 decisions of the scaler equal on 2 ranks, 1 of"},
+    {"scaler.agree", "", RIGHT, AT(1, 64, 64, false) AT(2, 32, 128, false), LS_FAIL,
+     "ranks 0 and 1, step 2: scale 64 and 32, taken and taken, then 128 and 128"},
+    {"scaler.agree", "", RIGHT, AT(1, 64, 64, true), LS_FAIL, "taken and skipped"},
+    {"scaler.agree", "", AT(1, 64, 64, true), RIGHT, LS_FAIL, "skipped and taken"},
+    {"scaler.agree", "", RIGHT, AT(1, 64, 32, false), LS_FAIL, "then 64 and 32"},
+    {"scaler.agree", "", RIGHT, AT(5, 64, 64, false), LS_UNSUPPORTED, "no step of a scaler"},
+    {"scaler.agree", "", TWO_GOOD(8, 16), NULL, LS_WEAK, "nothing overflowed on any of 2 ranks"},
+};
+
+ROWS_TEST(the_scale_follows_its_rule, scales)
+{
+    LS_TEXT(options, 200, "\"opt-level\":\"O1\"%s,\"loss-scale\":\"dynamic\",\"growth-interval\":2",
+            scales[_i].options);
+    const char *second = scales[_i].second;
+    job j = {.options = options, .events = {scales[_i].first, second ? second : scales[_i].first}};
+    expect(&j, scales[_i].rule, scales[_i].code, scales[_i].words);
+}
+
+TEST(the_command_names_the_least_scale)
+{
+    job j = {
+        .command = "\"train\",\"--min-loss-scale=8\"", .options = "", .events = {LEAST, LEAST}};
+    expect(&j, "scaler.trace", LS_PASS, "2 overflows");
 }
 
 #define LOST(skipped)                                                                             \

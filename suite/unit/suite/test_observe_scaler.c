@@ -242,57 +242,125 @@ static const calls_row others[] = {
 
 CALLS_TEST(other_jobs_are_judged, others)
 
-/* ---- trainers of the protocol ---------------------------------------------------------------- */
+/* ---- what findings say ----------------------------------------------------------------------- */
 
-static void write_protocol(char *folder, const char *(*line)(int step))
-{
-    strcpy(folder, "/tmp/lockstep-calls-XXXXXX");
-    LS_ASSERT(mkdtemp(folder) != NULL);
-    for (int k = 0; k < 2; k++) {
-        LS_TEXT(path, 200, "%s/rank%d.jsonl", folder, k);
-        FILE *f = fopen(path, "w");
-        LS_ASSERT(f != NULL);
-        fprintf(f,
-                "{\"event\":\"start\",\"schema\":1,\"rank\":%d,\"world\":2,\"options\":{"
-                "\"loss-scale\":\"dynamic\",\"growth-interval\":2,\"opt-level\":\"O1\"}}\n",
-                k);
-        for (int i = 1; i <= 4; i++) {
-            fprintf(f, "{\"event\":\"step\",\"step\":%d,\"loss\":1,%s}\n", i, line(i));
-        }
-        fprintf(f, "{\"event\":\"end\",\"steps\":4}\n");
-        fclose(f);
-    }
-}
+#define NUMBERS(number, enabled, growth, backoff, interval)                         \
+    "{\"event\":\"scaler\",\"scaler\":" number ",\"enabled\":" enabled              \
+    ",\"init_scale\":1024,\"growth_factor\":" growth ",\"backoff_factor\":" backoff \
+    ",\"growth_interval\":" interval ",\"at\":\"train.py:6\"};"
+#define BATCH "Z{\"discards\":1,\"finite\":false} "
+#define LARGE "P{\"scale\":1.7014118346046923e38,\"next\":1.7014118346046923e38} Z"
+#define GOES_ON                                                                                  \
+    RESTORED("\"what\":\"scaler\",\"which\":0,\"step\":0")                                       \
+    "; F S B K P{\"scale\":64,\"next\":64,\"growth\":1} Z; F S B K P{\"scale\":64,\"next\":128," \
+    "\"growth\":0} Z;"
+#define LOADED(step)                                          \
+    RESTORED("\"what\":\"model\",\"which\":0,\"step\":" step) \
+    ";F S B K P Z;" MOVED("") "F S B k P Z"
 
-static const char *right_scale(int step)
-{
-    static const char *const lines[] = {
-        "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false",
-        "\"loss_scale\":64,\"loss_scale_next\":128,\"skipped\":false",
-        "\"loss_scale\":128,\"loss_scale_next\":64,\"skipped\":true",
-        "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false"};
-    return lines[step - 1];
-}
+static const calls_row whole[] = {
+    /* the second of two ranks, at its last step */
+    {"2x F S B K P Z; 0: F S B k P Z; 1: F S B k P{\"next\":1024} Z", "scaler.trace", LS_FAIL,
+     "rank 1, step 3: scale 1024, then 1024 after a step with an infinity; expected 512 (growth 2 "
+     "after 3 clean steps, backoff 0.5)"},
+    {"0: F S B K P{\"next\":2048} Z; 1: F S B K P Z", "scaler.trace", LS_FAIL,
+     "rank 0, step 1: scale 1024, then 2048 after a step without an infinity; expected 1024"},
+    /* another scaler than the first; one that is not in use */
+    {SCALER("1", "64", "2000",
+            "61") "F S B K P Z F S{\"scaler\":1} B{\"scaled\":1} K{\"scaler\":1} "
+                  "p{\"next\":128} Z",
+     "scaler.trace", LS_FAIL, "rank 0, step 1: scale 64, then 128"},
+    {NUMBERS("1", "false", "2", "0.5", "3") "2x F S B K P p{\"next\":128} Z; F S B K P Z",
+     "scaler.trace", LS_PASS, "scale followed over 3 updates, 0 overflows, 1 growths, 0 set"},
+    /* settings of the script's own, and their products rounded to f32; growth ends at infinity */
+    {NUMBERS("0", "true", "1.1", "0.3", "1") "F S B k P{\"next\":307.20001220703125} Z; F S B K "
+                                             "P{\"scale\":307.20001220703125,"
+                                             "\"next\":337.920013427734375} Z",
+     "scaler.trace", LS_PASS, "scale followed over 2 updates, 1 overflows, 1 growths, 0 set"},
+    {"3x F S B K " LARGE, "scaler.trace", LS_WEAK, "stays at 1.70141e+38 over 3 updates"},
+    {"F S B K P Z; F S B K P{\"scale\":32,\"next\":32,\"at\":\"train.py:33\"} Z; F S B K "
+     "P{\"scale\":32,\"next\":64} Z",
+     "scaler.trace", LS_PASS,
+     "3 updates, 0 overflows, 1 growths, 1 set by the script .. train.py:33"},
+    /* what a file's settings must be is learned once */
+    {GOES_ON "F S B K P{\"scale\":128,\"next\":128,\"growth\":1} Z; F S B K P{\"scale\":128,"
+             "\"next\":128,\"growth\":2} Z",
+     "scaler.trace", LS_FAIL, "grows before growth_interval"},
+    {GOES_ON "F S B k P{\"scale\":128,\"next\":32,\"growth\":0} Z; F S B k P{\"scale\":32,"
+             "\"next\":16,\"growth\":0} Z",
+     "scaler.trace", LS_FAIL, "scale 64, then 128"},
+    {GOES_ON "F S B k P{\"scale\":128,\"next\":256,\"growth\":0} Z", "scaler.trace", LS_FAIL,
+     "scale 64, then 128"},
+    {GOES_ON "F S B k P{\"scale\":128,\"next\":128,\"growth\":0} Z", "scaler.trace", LS_FAIL,
+     "scale 64, then 128"},
+    /* skipped steps */
+    {OVERFLOWS, "scaler.skip", LS_PASS, "4 digests unchanged"},
+    {"2x F S B K P Z; 0: F S B K P Z; 1: F S B K{\"stepped\":false} P Z", "scaler.skip", LS_FAIL,
+     "rank 1, step 3: the scaler skipped the step although no gradient is infinite"},
+    {"2x F S B K P Z", "scaler.skip", LS_WEAK, "nothing overflowed in 2 steps"},
+    {"3x F S B k P Z", "scaler.skip", LS_WEAK, "all of 3 steps were skipped"},
+    {LOADED("0"), "scaler.skip", LS_FAIL, "rank 0, step 2 was skipped, but parameters changed"},
+    {LOADED("3"), "scaler.skip", LS_PASS, "1 steps taken and 1 skipped"},
+    {LOADED("4"), "scaler.skip", LS_FAIL, "rank 0, step 2 was skipped, but parameters changed"},
+    {"F S B K P Z;" MOVED("") "F S B A{\"elements\":14} k P Z", "scaler.skip", LS_FAIL,
+     "parameters changed .. train.py:24"},
+    {"F S B K P Z;" MOVED("") "F S B k P A{\"elements\":7,\"times\":2} Z", "scaler.skip", LS_PASS,
+     "1 skipped"},
+    {"<\"digest\":{\"master\":\"5\"},> F S B K P Z; <\"digest\":{\"master\":\"6\"},> F S B k P Z",
+     "scaler.skip", LS_FAIL, "step 2 was skipped, but masters changed"},
+    /* ranks */
+    {OVERFLOWS, "scaler.agree", LS_PASS, "16 decisions of the scaler equal on 2 ranks, 1 of them"},
+    {"F S B U{\"found_inf\":true} k P Z", "scaler.agree", LS_PASS,
+     "3 decisions .. 1 of them skips"},
+    {"F S B U{\"found_inf\":true} P Z F S B k P Z", "scaler.agree", LS_PASS, "2 of them skips"},
+    {"F S B k P Z; 0: F S B U{\"inside\":true} k P Z; 1: F S B k P Z", "scaler.agree", LS_PASS,
+     "4 decisions .. 2 of them skips"},
+    {"0: F S B K P Z; 1: F S B K P Z; 2: F S B K P{\"scale\":512} Z", "scaler.agree", LS_FAIL,
+     "ranks 0 and 2, step 1: the scale is 1024 and 512", 3},
+    {"0: F S B K P Z; 1: F S B K P{\"next\":512} Z", "scaler.agree", LS_FAIL,
+     "step 1: the next scale is 1024 and 512"},
+    {"0: F S B K P Z; 1: F S B K{\"stepped\":false} P Z", "scaler.agree", LS_FAIL,
+     "the optimizer stepped and was skipped"},
+    {"0: F S B K{\"stepped\":false} P Z; 1: F S B K P Z", "scaler.agree", LS_FAIL,
+     "the optimizer was skipped and stepped"},
+    {"0: F S B K P Z; 1: F S B K{\"scaler\":1,\"at\":\"train.py:34\"} P Z", "scaler.agree", LS_FAIL,
+     "other calls of the scaler (at train.py:24, at train.py:34)"},
+    {"0: F S B K P Z; 1: F S B K{\"optimizer\":1} P Z", "scaler.agree", LS_FAIL, "other calls"},
+    {"1:" RESTORED(
+         "\"what\":\"scaler\",\"which\":0,\"step\":0,\"at\":\"train.py:10\"") "; 0: F S B K P Z; "
+                                                                              "1: F S B K "
+                                                                              "P{\"scale\":64} Z",
+     "scaler.agree", LS_FAIL, "loaded on rank 1 only .. train.py:10"},
+    /* how the scaler is used, on the second rank */
+    {"F S B U K P Z; 0: F S B U K P Z; 1: F S B U U K P Z", "scaler.once", LS_FAIL,
+     "rank 1, step 2: unscale_ was called again"},
+    {"3x F S B U U{\"inside\":true} K P Z", "scaler.once", LS_PASS, "each of 3 scaler steps"},
+    {"0: F S B K P Z; 1: F S B K Z", "scaler.order", LS_FAIL,
+     "rank 1: scaler.step in 1 steps, no update()"},
+    {"F S B K Z; F S B K{\"optimizer\":1} Z", "scaler.order", LS_FAIL,
+     "rank 0: scaler.step in 2 steps, no update()"},
+    {"2x F S B N{\"limit\":1023} K P Z", "scaler.order", CALLS_HINT,
+     "rank 0, step 1: gradients were clipped to 1023 while they were still times the scale"},
+    {"2x F S B N{\"params\":0} K P Z", "scaler.order", NO_HINT, ""},
+    {"2x F S B N{\"limit\":2} N{\"limit\":256,\"at\":\"train.py:53\"} k P Z; F S B N{\"limit\":1} "
+     "N{\"limit\":256,\"at\":\"train.py:53\"} K P Z",
+     "scaler.order", LS_FAIL, "clipped to 256 .. train.py:53"},
+    {"2x (0: F S B K P Z; 1: F b O Z)", "scaler.losses", CALLS_HINT,
+     "rank 1, step 1: an optimizer steps by gradients of f16 forwards"},
+    {"2x (0: F S B K P Z; 1: F F{\"type\":\"f32\",\"autocast\":null} b O Z)", "scaler.losses",
+     NO_HINT, ""},
+    {"F S B K P Z; F S B " BATCH "F S B " BATCH "F S B " BATCH "F S B K P Z", "scaler.losses",
+     LS_FAIL, "rank 0: 3 times gradients that hold an infinity were cleared .. train.py:24"},
+    {"0: F S B " BATCH
+     "F S B Z; 1: F S B Z{\"discards\":1,\"finite\":false,\"at\":\"train.py:36\"} "
+     "F S B " BATCH "F S B Z",
+     "scaler.losses", LS_FAIL, "rank 1: 2 times .. train.py:36"},
+    {"F S B K P Z; F S B Z{\"discards\":0,\"finite\":false} F S B "
+     "Z{\"discards\":0,\"finite\":false} "
+     "F S B K P Z",
+     "scaler.losses", LS_PASS, "4 scaled backward calls"},
+};
 
-static const char *late_scale(int step)
-{
-    return step == 2 ? "\"loss_scale\":64,\"loss_scale_next\":64,\"skipped\":false"
-                     : right_scale(step);
-}
-
-TEST(trainers_of_the_protocol_are_judged)
-{
-    calls_job job = {0};
-    for (int late = 0; late < 2; late++) {
-        write_protocol(job.folder, late == 0 ? right_scale : late_scale);
-        ck_assert_int_eq(ls_observe_read(job.folder, &job.trace), LS_OK);
-        ls_observe_judge_all(job.trace, &job.result);
-        calls_expect(&job, "scaler.trace", late == 0 ? LS_PASS : LS_FAIL,
-                     late == 0 ? "1 overflows, 1 growths" : "step 2: scale 64, then 64");
-        calls_expect(&job, "scaler.agree", LS_PASS, "1 of them skips");
-        calls_expect(&job, "scaler.once", LS_UNSUPPORTED, "no calls");
-        calls_close(&job);
-    }
-}
+CALLS_TEST(findings_say_where_and_how_much, whole)
 
 TEST_MAIN("observe_scaler", .timeout_s = 120)
