@@ -70,6 +70,67 @@ static const calls_row rarely[] = {
 
 CALLS_TEST(what_happens_once_is_no_fault, rarely)
 
+/* The second of two ranks, at the limit and one beyond it. */
+static const calls_row limits[] = {
+    {"F S B K P Z; F S B Z{\"at\":\"train.py:31\"} K P", "order.zero", LS_FAIL,
+     "rank 0, step 2: the gradients were cleared after the backward and before the optimizer's "
+     "step; so in 2 of 4 steps of all ranks .. train.py:31"},
+    {"F S B K P Z; 0: F S B K P Z; 1: F S B Z K P", "order.zero", LS_WEAK,
+     "rank 1, step 2: .. so in 1 of 4 steps"},
+    {"2x F S B K P Z; F S B Z{\"at\":\"train.py:31\"} K P; 2x F S B Z K P", "order.zero", LS_FAIL,
+     "step 3 .. so in 6 of 10 steps .. train.py:31"},
+    {"2x (0: F S B K P Z; 1: F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B Z F{\"input\":\"3\"} "
+     "S B K P Z)",
+     "order.zero", CALLS_HINT,
+     "rank 1: in 2 of 2 steps gradients of other batches (2 in the last of them) were cleared"},
+    {"F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero", LS_PASS, "1 steps"},
+    {"2x (F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z; F S B K P Z)", "order.zero",
+     CALLS_HINT, "in 2 of 4 steps"},
+    {"2x (F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z; F S B K P Z); F S B K P Z",
+     "order.zero", NO_HINT, ""},
+    {"2x (F{\"input\":\"1\"} S B{\"at\":\"train.py:30\",\"sync\":false} Z F{\"input\":\"2\"} S B K "
+     "P Z; F S B K "
+     "P Z)",
+     "order.zero", LS_WEAK, "in 2 of 4 steps"},
+    {"2x (F{\"input\":\"1\"} S B{\"at\":\"train.py:30\",\"sync\":false} Z F{\"input\":\"2\"} S B K "
+     "P Z; F S B K "
+     "P Z); F S B K P Z",
+     "order.zero", LS_PASS, "5 steps"},
+    {"2x (F{\"input\":\"1\"} S B{\"times\":3} Z F{\"input\":\"2\"} S B K P Z)", "order.zero",
+     CALLS_HINT, "(3 in the last of them)"},
+    {"2x (F{\"input\":\"\"} S B Z F{\"input\":\"2\"} S B K P Z)", "order.zero", NO_HINT, ""},
+    {"2x (F{\"input\":\"1\"} S B Z F{\"input\":\"\"} S B K P Z)", "order.zero", NO_HINT, ""},
+    {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"copies_at\":\"train.py:44\",\"groups\":[{"
+     "\"params\":[\"fc.bias\""
+     "]}]};2x (F{\"input\":\"1\"} b Z F{\"input\":\"2\"} b O Z)",
+     "order.zero", LS_WEAK, "the script copies gradients at train.py:44"},
+    /* clips */
+    {"2x (0: F S B U N K P Z; 1: F S N B K P Z)", "order.clip", LS_FAIL,
+     "rank 1, step 1: gradients were clipped to 1 before a backward had computed them; so in 2 of "
+     "2 calls .. before backward()"},
+    {"F S N B K P Z", "order.clip", LS_PASS, "1 calls"},
+    {"F S N{\"times\":2} B K P Z", "order.clip", LS_FAIL, "so in 2 of 2 calls"},
+    {"F S B U N K P Z; 7x F S N{\"limit\":2} B K P Z", "order.clip", LS_FAIL,
+     "step 2: gradients were clipped to 2 .. so in 7 of 8 calls"},
+    {"F S B U N K P Z; 6x F S N B K P Z", "order.clip", LS_PASS, "7 calls"},
+    {"2x F S N B K P Z; 3x F S B K P N Z", "order.clip", LS_FAIL,
+     "after the optimizer had stepped by them; so in 5 of 5 calls"},
+    {"3x F S N B K P Z; 2x F S B K P N Z", "order.clip", LS_FAIL, "before a backward .. 5 of 5"},
+    {"4x Z F S B K P N", "order.clip", LS_FAIL, "after the optimizer had stepped .. 4 of 4 calls"},
+    {"4x F S B N Z F S B K P Z", "order.clip", LS_FAIL,
+     "step 1: gradients were clipped to 1 and cleared before their optimizer stepped; so in 4"},
+    {"2x F S B U N{\"norm\":0,\"at\":\"train.py:53\"} K P Z; F S B U N K P Z", "order.clip",
+     LS_FAIL, "rank 0: 2 of 3 calls returned a norm of 0: they clipped nothing .. train.py:53"},
+    {"2x F S B U N{\"norm\":0} K P Z; 2x F S B U N K P Z", "order.clip", LS_PASS, "4 calls"},
+    {"F S B U N{\"norm\":0} K P Z", "order.clip", LS_PASS, "1 calls"},
+    {"2x F S B U N{\"norm\":0,\"how\":\"value\"} K P Z", "order.clip", LS_PASS, "2 calls"},
+    {"F S B U N{\"norm\":0,\"times\":2} K P Z", "order.clip", LS_FAIL, "2 of 2 calls returned"},
+    {"2x F S B U N{\"params\":0} N{\"at\":\"train.py:53\"} K P Z", "order.clip", LS_PASS,
+     "4 calls"},
+};
+
+CALLS_TEST(what_happens_often_enough_is_a_fault, limits)
+
 /* ---- two networks in turn -------------------------------------------------------------------- */
 
 /* Rank 0 has one less, rank 1 one more, of what is theirs alone. */
@@ -324,6 +385,8 @@ CALLS_TEST(schedules_are_stepped_as_they_are_made, spans)
 
 #define AVERAGE(what) "A{\"call\":\"average\",\"average\":0,\"what\":\"" what "\"}"
 
+#define LAST(what) "A{\"call\":\"average\",\"average\":7,\"what\":\"" what "\"}"
+
 /* An average of weights on two ranks: the calls of rank 0 and those of rank 1. */
 static const calls_row averages[] = {
     {"4x (0: F S B K P Z " AVERAGE("update")
@@ -338,6 +401,19 @@ static const calls_row averages[] = {
      "replicas.average", LS_FAIL, "ema.py:7"},
     {"4x (0: F S B K P Z " AVERAGE("update") AVERAGE("forward") "; 1: F S B K P Z)",
      "replicas.average", LS_PASS, ""},
+    {"4x (0: F S B K P Z " AVERAGE("update") AVERAGE("forward") "; 1: F S B K P Z " AVERAGE(
+         "forward") "); 1: F S B K P Z " AVERAGE("update") AVERAGE("update"),
+     "replicas.average", LS_FAIL,
+     "rank 1 runs an average of weights that it updated 2 times, "
+     "rank 0 4 times"},
+    {"3x (0: F S B K P Z " AVERAGE("update") AVERAGE("forward") "; 1: F S B K P Z " AVERAGE(
+         "update") AVERAGE("forward") "); 0: F S B K P Z " AVERAGE("update"),
+     "replicas.average", LS_PASS, "updated 4 times"}, /* one that ended before the last */
+    {"1: F S B K P Z " LAST("update") LAST("update")
+         LAST("forward") "; 0: F S B K P Z " LAST("forward"),
+     "replicas.average", LS_FAIL,
+     "rank 0 runs an average of weights that it updated 0 times, "
+     "rank 1 2 times"},
     {"4x (0: F S B K P Z; 1: F S B K P Z)", "replicas.average", LS_SKIP, "no AveragedModel"},
 };
 
