@@ -91,9 +91,16 @@ typedef enum fake_fault {
     FAULT_LOST_PARAM,
     FAULT_MOVED_PARAM, /* in no group either, and the script moves it itself */
     FAULT_FOREIGN,
-    FAULT_SCHEDULE,  /* of another optimizer */
-    FAULT_RATE_SET,  /* of this one, and the script writes over what it gave */
-    FAULT_CLIP_EACH, /* after each micro-step */
+    FAULT_SCHEDULE,    /* of another optimizer */
+    FAULT_RATE_SET,    /* of this one, and the script writes over what it gave */
+    FAULT_CLIP_EACH,   /* after each micro-step */
+    FAULT_VALUE,       /* right: clipped by value */
+    FAULT_VALUE_OTHER, /* to 1.5 times the limit */
+    /* the step is by another gradient than the one it was given */
+    FAULT_NEGATED,
+    FAULT_STEP_SCALED,
+    FAULT_STEP_UNCLIPPED,
+    FAULT_NESTEROV, /* in place of plain momentum */
     /* gradient */
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_SHORT,    /* 0.85 times one tensor's: less than half types may be off */
@@ -182,6 +189,11 @@ static inline bool fake_keeps_own(const fake_state *s)
            fake_is(s, FAULT_NO_SYNC_STEPS) || fake_is(s, FAULT_NO_SYNC_FORWARD) ||
            fake_is(s, FAULT_BYPASSED) || fake_is(s, FAULT_HAND_STAGES) ||
            fake_is(s, FAULT_HAND_AVERAGES) || fake_is(s, FAULT_HAND_LOSS);
+}
+
+static inline bool fake_by_value(const fake_state *s)
+{
+    return fake_is(s, FAULT_VALUE) || fake_is(s, FAULT_VALUE_OTHER);
 }
 
 /* Parameters that each rank draws for itself. */
@@ -275,7 +287,9 @@ static inline void fake_prepare(fake_state *s)
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
             for (int i = 0; i < fake_count[t]; i++) {
-                x->clipped[i] = x->grad[i] * (float)by;
+                float limit = (float)s->job->clip * (fake_is(s, FAULT_VALUE_OTHER) ? 1.5f : 1);
+                x->clipped[i] = fake_by_value(s) ? fmaxf(-limit, fminf(limit, x->grad[i]))
+                                                 : x->grad[i] * (float)by;
                 x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
                 x->used[i] *= fake_is(s, FAULT_REDUCED_AGAIN) ? (float)s->job->world : 1;
@@ -284,11 +298,12 @@ static inline void fake_prepare(fake_state *s)
     }
 }
 
-static inline void fake_sgd(fake_tensor *x, int i, int step, double lr, double decay)
+static inline void fake_sgd(fake_tensor *x, int i, int step, double lr, double decay, bool nesterov)
 {
     float d = x->used[i] + (float)decay * x->param[i];
     x->next_first[i] = step == 1 ? d : (float)fake_momentum * x->first[i] + d;
-    x->next[i] = x->param[i] - (float)lr * x->next_first[i];
+    d = nesterov ? d + (float)fake_momentum * x->next_first[i] : x->next_first[i];
+    x->next[i] = x->param[i] - (float)lr * d;
 }
 
 static inline void fake_adam(fake_tensor *x, int i, int step, double lr, double decay,
@@ -316,7 +331,7 @@ static inline void fake_update(const fake_state *s, fake_tensor *x, int i, int s
         x->first[i] = x->second[i] = 0;
     }
     if (strcmp(s->job->rule, "sgd") == 0) {
-        fake_sgd(x, i, step, lr, decay);
+        fake_sgd(x, i, step, lr, decay, fake_is(s, FAULT_NESTEROV));
     } else {
         fake_adam(x, i, step, lr, decay, decoupled);
     }
@@ -340,7 +355,13 @@ static inline void fake_step(fake_state *s, int step)
             fake_tensor *x = &s->at[k][t];
             for (int i = 0; i < fake_count[t]; i++) {
                 float first = x->first[i], second = x->second[i], param = x->param[i];
+                float used = x->used[i];
+                x->used[i] *= fake_is(s, FAULT_NEGATED)       ? -1
+                              : fake_is(s, FAULT_STEP_SCALED) ? (float)s->job->scale
+                                                              : 1;
+                x->used[i] = fake_is(s, FAULT_STEP_UNCLIPPED) ? x->grad[i] : x->used[i];
                 fake_update(s, x, i, step, lr);
+                x->used[i] = used;
                 if (fake_is(s, FAULT_TWICE)) {
                     x->param[i] = x->next[i];
                     x->first[i] = x->next_first[i];
@@ -615,9 +636,9 @@ static inline void fake_write_sum(int elements, FILE *f)
 static inline void fake_write_clip(const fake_state *s, FILE *f)
 {
     fprintf(f,
-            ",{\"call\":\"clip\",\"how\":\"norm\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
+            ",{\"call\":\"clip\",\"how\":\"%s\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
             "\"params\":%d,\"at\":\"train.py:23\"}",
-            s->job->clip, s->norm, FAKE_TENSORS);
+            fake_by_value(s) ? "value" : "norm", s->job->clip, s->norm, FAKE_TENSORS);
 }
 
 /* Forward and backward of a micro-step. */

@@ -265,7 +265,11 @@ static const struct {
      {2}},
     /* an optimizer that never steps: its parameter gets gradients, or is stepped by another one */
     {{NEVER("") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered", LS_FAIL,
-      "never asked to step"},
+      "never asked to step in 12 steps of others, and 1 of its parameters get gradients: fc.bias"},
+     2,
+     {2}},
+    {{NEVER("") "F b O Z;" DETAIL "F b O Z; 9x F b O Z", "optimizer.covered", LS_FAIL,
+      "1 trainable parameters get gradients and are in no group"},
      2,
      {2}},
     {{NEVER(",\"fc.bias\"") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered", LS_WEAK,

@@ -306,7 +306,21 @@ CALLS_TEST(averages_follow, averages)
 #define PLAIN "F{\"autocast\":null,\"type\":\"f32\"} "
 
 static const calls_row others[] = {
-    {"!;" REGION "; 4x " PLAIN "b O Z", "precision.autocast", LS_FAIL, "another device type"},
+    {"!;" REGION "; 4x F{\"autocast\":null,\"type\":\"bf16\"} b O Z", "precision.autocast", LS_SKIP,
+     "the model itself is in half"},
+    {ALIKE "; 3x " PLAIN "b N O Z; 0: " PLAIN "b N O Z; 1: " PLAIN
+           "b N{\"limit\":0,\"at\":\"train.py:53\"} O Z",
+     "optimizer.clip", LS_FAIL, "1 of 8 calls clip to 0 .. train.py:53"},
+    {ALIKE "; 2x " PLAIN "b N{\"group\":1,\"optimizer\":0} O Z", "optimizer.clip", CALLS_HINT,
+     "all 2 calls clip the parameters of group 1 alone: 2 others .. (param_groups[1])"},
+    {ALIKE "; " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z", "optimizer.clip", NO_HINT, ""},
+    {ALIKE "; 2x " PLAIN "b N{\"group\":0,\"optimizer\":0,\"limit\":null} O Z", "optimizer.clip",
+     NO_HINT, ""},
+    {ALIKE "; 2x " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z; " PLAIN "b N O Z", "optimizer.clip",
+     NO_HINT, ""},
+    {APART "; 2x " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z", "optimizer.clip", LS_WEAK, ""},
+    {"!;" REGION "; 4x " PLAIN "b O Z", "precision.autocast", LS_FAIL,
+     "autocast is asked for cuda, where no parameter is, and none of 8 .. train.py:19"},
     {"!;" REGION "; 4x F{\"autocast\":\"bf16\",\"type\":\"bf16\"} b O Z", "precision.autocast",
      LS_PASS, ""},
     {"!;{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:9 (y/z.py:19)\"}; 4x " PLAIN
@@ -401,7 +415,14 @@ static const calls_row longer[] = {
      "optimizer.covered", LS_FAIL, "plain list"},
     {NUMBERED("1", "sgd", "7") "; 4x (F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}; F b "
                                "O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.02]})",
-     "optimizer.rate", CALLS_HINT, "made for another optimizer"},
+     "optimizer.rate", CALLS_HINT,
+     "the optimizer of a StepLR never steps, and none of 7 steps of others is at a rate that it"},
+    {NUMBERED("1", "sgd", "7") "; 2x F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}",
+     "optimizer.rate", NO_HINT, ""},
+    {NUMBERED("1", "sgd", "7") "; 3x F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}",
+     "optimizer.rate", CALLS_HINT, "none of 2 steps"},
+    {NUMBERED("1", "sgd", "7") "; 3x F b O{\"optimizer\":1,\"lr\":[0.1,0.05]} Z L{\"lr\":[0.05]}",
+     "optimizer.rate", NO_HINT, ""},
     {NUMBERED("1", "sgd", "7") "; 4x (F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}; F b "
                                "O{\"optimizer\":1,\"lr\":[0.05]} Z L{\"lr\":[0.1]})",
      "optimizer.rate", LS_PASS, ""}, /* one that holds the other steps in its place */
@@ -415,7 +436,37 @@ CALLS_TEST(steps_that_differ_are_judged, longer)
           "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\",\"step\":0,\"at\":\"train." \
           "py:13\"}; 4x F b O{\"lr\":[0.1]} Z; 8x F b O{\"lr\":[" rate "]} L{\"schedule\":0} Z"
 
+#define ENDS(a, high, b, low) \
+    ALIKE "; " #a "x F b O{\"lr\":[" high "]} Z; " #b "x F b O{\"lr\":[" low "]} Z"
+#define GIVES(a, given, b, next, c)                                                                \
+    ALIKE "; F b O{\"lr\":[" a "]} L{\"lr\":[" given "]} Z; F b O{\"lr\":[" b "]} L{\"lr\":[" next \
+          "]} Z; F b O{\"lr\":[" c "]} Z"
+
 static const calls_row falls[] = {
+    {ENDS(6, "0.1", 3, "0"), "optimizer.rate", CALLS_HINT,
+     "the rate is 0 in the last 3 of 9 steps"},
+    {ENDS(7, "0.1", 2, "0"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(26, "0.1", 3, "0"), "optimizer.rate", CALLS_HINT, "the last 3 of 29 steps"},
+    {ENDS(27, "0.1", 3, "0"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(15, "0.1", 8, "1e-5"), "optimizer.rate", CALLS_HINT,
+     "in the last 8 of 23 steps the rate is below 0.0001 of the highest one, 0.1"},
+    {ENDS(16, "0.1", 8, "1e-5"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(15, "0.1", 8, "1.1e-5"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(4, "0.1", 7, "1e-5"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(4, "0.1", 8, "1e-5,0.1"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(4, "0.1", 8, "1e-5,null"), "optimizer.rate", NO_HINT, ""},
+    {ENDS(4, "0", 8, "0"), "optimizer.rate", NO_HINT, ""},
+    {ALIKE "; 4x F b O{\"lr\":[0.1]} Z; 3x (2x F b O{\"lr\":[0]} Z; F b Z)", "optimizer.rate",
+     CALLS_HINT, "the rate is 0 in the last 6 of 13 steps"},
+    /* what a schedule gave, and what the steps used */
+    {GIVES("0.1", "0.05", "0.1", "0.02", "0.1"), "optimizer.rate", CALLS_HINT,
+     "the schedule gives other rates than the optimizer uses in 2 of 2 steps: it stays at 0.1"},
+    {GIVES("0.1", "0.05", "0.1", "0.05", "0.1"), "optimizer.rate", NO_HINT, ""},
+    {GIVES("0.1", "0.05", "0.050000004", "0.02", "0.3"), "optimizer.rate", LS_PASS,
+     "3 rates equal on all ranks; 1 of 2 are those of the schedule, others are set by the script"},
+    {GIVES("0.1", "0.05", "0.05", "0.02", "0.020000002"), "optimizer.rate", LS_PASS,
+     "2 of 2 are those of the schedule |"},
+    {GIVES("0.1", "0.05", "0.05", "0.02", "0.020000008"), "optimizer.rate", LS_PASS, "1 of 2"},
     {FALLS("1e-8"), "optimizer.rate", CALLS_HINT,
      "of epochs that is stepped with each batch | train.py:13"},
     {FALLS("1e-4"), "optimizer.rate", LS_PASS, ""},
