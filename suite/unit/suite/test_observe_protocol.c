@@ -1,6 +1,7 @@
 /* The rules that judge a trainer of the subject protocol by what its events and its command say, on
  * invented jobs of two ranks: right ones pass, and each fault is seen by its rule. */
 #include <check.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -375,6 +376,81 @@ ROWS_TEST(dumps_have_what_the_command_asks_for, levels)
     write_dump(j.folder, &levels[_i].d);
     ls_verdict v = judge(&j, NULL, levels[_i].rule);
     ck_assert_msg(v.code == levels[_i].code && strstr(v.cause, levels[_i].words) != NULL,
+                  "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
+    ls_path_remove_tree(j.folder);
+}
+
+/* ---- steps recomputed ------------------------------------------------------------------------ */
+
+#define ONE_SKIPPED STEP(1, 0.5) MISSED(2, 0.5) STEP(3, 0.5)
+
+/* A step of Adam of one element at rate 0.5, as the `taken`-th one, by `g`; its metadata. */
+static void write_adam(const char *folder, int step, int rank, double taken, double g,
+                       const char *betas, const char *steps)
+{
+    const ls_shape flat = {1, {1}};
+    double first = 0.9 * 0.25 + 0.1 * g, second = 0.999 * 0.0625 + 0.001 * g * g;
+    double moved =
+        1 - 0.5 * (first / (1 - pow(0.9, taken))) / (sqrt(second / (1 - pow(0.999, taken))) + 1e-8);
+    const struct {
+        const char *name;
+        double value;
+    } tensor[] = {{"param/fc.weight", 1},
+                  {"grad/fc.weight", 0.5},
+                  {"next/fc.weight", moved},
+                  {"state/fc.weight/exp_avg", 0.25},
+                  {"state/fc.weight/exp_avg_sq", 0.0625},
+                  {"next_state/fc.weight/exp_avg", first},
+                  {"next_state/fc.weight/exp_avg_sq", second}};
+    ls_safetensors_writer *w = NULL;
+    LS_TEXT(path, 200, "%s/dump", folder);
+    ck_assert_int_eq(ls_path_make_folder(path), LS_OK);
+    ls_text_add(path, sizeof path, "/step%06d.rank%d.safetensors", step, rank);
+    ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+    ls_safetensors_metadata(w, "optimizer", "adam");
+    ls_safetensors_metadata(w, "lr", "0.5");
+    ls_safetensors_metadata(w, "eps", "1e-8");
+    ls_safetensors_metadata(w, "betas", "%s", betas);
+    ls_safetensors_metadata(w, "optimizer_steps", "%s", steps);
+    for (size_t i = 0; i < sizeof tensor / sizeof *tensor; i++) {
+        float value = (float)tensor[i].value;
+        ck_assert_int_eq(ls_safetensors_add_copy(w, tensor[i].name, LS_F32, &flat, &value), LS_OK);
+    }
+    ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+}
+
+/* The dump of the last step, of which the bias correction shows which one of the optimizer it is.
+ */
+static const struct {
+    const char *events;
+    int step, rank, taken;
+    double grad;
+    const char *betas, *steps;
+    ls_verdict_code code;
+    const char *words;
+} counted[] = {
+    {ONE_SKIPPED, 3, 0, 2, 0.5, "0.9,0.999", "9", LS_PASS, "1 elements in 1 steps of ranks"},
+    {ONE_SKIPPED, 3, 0, 3, 0.5, "0.9,0.999", "3", LS_FAIL,
+     "step 3, rank 0: fc.weight element 0, 1"},
+    {ONE_SKIPPED, 3, 1, 1, 0.5, "0.9,0.999", "1", LS_FAIL,
+     "step 3, rank 1: fc.weight element 0, 1"},
+    {STEP(1, 0.5), 1, 0, 1, 0.5, "0.9,0.999", "4", LS_PASS, "1 elements"},
+    {STEP(2, 0.5) STEP(3, 0.5), 3, 0, 7, 0.5, "0.9,0.999", "7", LS_PASS, "1 elements"},
+    {STEP(2, 0.5) STEP(3, 0.5), 3, 0, 2, 0.5, "0.9,0.999", "7", LS_FAIL, "by adam"},
+    {STEP(1, 0.5), 1, 0, 1, 0.5, "0.8,0.999", "1", LS_FAIL, "its first moment becomes 0.275"},
+    {STEP(1, 0.5), 1, 0, 1, 0.5, "0.9,0.9", "1", LS_FAIL, "its second moment becomes"},
+    {STEP(1, 0.5), 1, 0, 1, -0.5, "0.9,0.999", "1", LS_FAIL, "a step up the gradient"},
+};
+
+ROWS_TEST(steps_count_what_was_taken, counted)
+{
+    job j = {.options = "", .events = {counted[_i].events, counted[_i].events}};
+    write_job(&j);
+    write_adam(j.folder, counted[_i].step, counted[_i].rank, counted[_i].taken, counted[_i].grad,
+               counted[_i].betas, counted[_i].steps);
+    ls_verdict v = judge(&j, NULL, "optimizer.step");
+    ck_assert_msg(v.code == counted[_i].code && (strstr(v.cause, counted[_i].words) != NULL ||
+                                                 strstr(v.evidence, counted[_i].words) != NULL),
                   "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
     ls_path_remove_tree(j.folder);
 }
