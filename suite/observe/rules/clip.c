@@ -95,7 +95,8 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
     int params = ls_event_int(call->json, params, -1);
     int models = ls_job_models(own), optimizers = ls_event_count(ls_trace_events(own, optimizer));
     double returned = ls_event_number(call->json, norm, NAN), nearest = NAN;
-    if (ls_event_number(call->json, norm_type, 2) != 2 || isnan(returned)) {
+    const ls_event *type = ls_event_member(call->json, norm_type); /* a number, or "inf" */
+    if (ls_event_to_number(type, type == NULL ? 2 : NAN) != 2 || isnan(returned)) {
         return true;
     }
     for (int which = -1 - optimizers; which < models; which++) {

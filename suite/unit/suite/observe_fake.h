@@ -95,6 +95,7 @@ typedef enum fake_fault {
     FAULT_RATE_SET,    /* of this one, and the script writes over what it gave */
     FAULT_CLIP_EACH,   /* after each micro-step */
     FAULT_VALUE,       /* right: clipped by value */
+    FAULT_MAX,         /* right: clipped by the largest element */
     FAULT_VALUE_OTHER, /* to 1.5 times the limit */
     /* the step is by another gradient than the one it was given */
     FAULT_NEGATED,
@@ -270,7 +271,7 @@ static inline void fake_prepare(fake_state *s)
 {
     double scale = s->job->scale != 0 ? s->job->scale : 1;
     for (int k = 0; k < s->job->world; k++) {
-        double squares = 0;
+        double squares = 0, most = 0;
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
             for (int i = 0; i < fake_count[t]; i++) {
@@ -278,9 +279,11 @@ static inline void fake_prepare(fake_state *s)
                 x->grad[i] = x->reduced[i] * inverse;
                 x->grad[i] *= fake_is(s, FAULT_UNSCALED_TWICE) ? inverse : 1;
                 squares += (double)x->grad[i] * x->grad[i];
+                most = fmax(most, fabs(x->grad[i]));
             }
         }
         s->norm = (float)sqrt(squares) * (fake_is(s, FAULT_OTHER_NORM) ? 3 : 1);
+        s->norm = fake_is(s, FAULT_MAX) ? most : s->norm;
         double by = s->job->clip != 0 ? fmin(1, s->job->clip / (s->norm + 1e-6)) : 1;
         by = fake_is(s, FAULT_UNCLIPPED) ? 1 : by;
         by *= fake_is(s, FAULT_CLIP_EACH) ? 0.75 : 1;
@@ -636,9 +639,10 @@ static inline void fake_write_sum(int elements, FILE *f)
 static inline void fake_write_clip(const fake_state *s, FILE *f)
 {
     fprintf(f,
-            ",{\"call\":\"clip\",\"how\":\"%s\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":2,"
+            ",{\"call\":\"clip\",\"how\":\"%s\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":%s,"
             "\"params\":%d,\"at\":\"train.py:23\"}",
-            fake_by_value(s) ? "value" : "norm", s->job->clip, s->norm, FAKE_TENSORS);
+            fake_by_value(s) ? "value" : "norm", s->job->clip, s->norm,
+            fake_is(s, FAULT_MAX) ? "\"inf\"" : "2", FAKE_TENSORS);
 }
 
 /* Forward and backward of a micro-step. */

@@ -176,6 +176,8 @@ static const struct {
     {CLIPPED(FAULT_NONE, 1e6), "optimizer.clip", LS_WEAK, "exceeded"},
     {CLIPPED(FAULT_VALUE, 0.0625), "optimizer.clip", LS_PASS,
      "12 clipped tensors recomputed, and 0"},
+    {CLIPPED(FAULT_MAX, 0.0625), "optimizer.clip", LS_PASS,
+     "12 clipped tensors recomputed, and 0 norms"},
     {CLIPPED(FAULT_VALUE_OTHER, 0.0625), "optimizer.clip", LS_FAIL,
      "step 1, rank 0: in 3 of 3 tensors no clip"},
     {PLAIN(FAULT_NEGATED), "optimizer.step", LS_FAIL, "a step up the gradient"},
