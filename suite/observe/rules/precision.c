@@ -206,7 +206,7 @@ static void judge_without_autocast(const ls_observe_trace *trace, const precisio
 /* The two branches of an accumulation, one of which forgot autocast. */
 static bool judge_micro_steps(const precision *p, ls_observe_finding *out)
 {
-    if (p->unsynced == 0 || p->synced == NULL || p->no_sync == NULL) {
+    if (p->unsynced == 0) {
         return false;
     }
     bool first = p->unsynced_autocast == p->unsynced && p->synced_autocast == 0;
