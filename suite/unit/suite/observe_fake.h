@@ -722,7 +722,7 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     if (!left) {
         fprintf(f, ",{\"call\":\"zero_grad\",\"at\":\"train.py:26\",\"of\":\"optimizer\"}");
     }
-    if (fake_is(s, FAULT_SCHEDULE) || fake_is(s, FAULT_RATE_SET)) {
+    if (fake_is(s, FAULT_SCHEDULE) || fake_is(s, FAULT_RATE_SET) || fake_is(s, FAULT_NEGATED)) {
         fprintf(f,
                 ",{\"call\":\"schedule\",\"schedule\":0,\"class\":\"StepLR\",%s"
                 "\"at\":\"train.py:27\",\"lr\":[%g]}",

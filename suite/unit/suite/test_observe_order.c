@@ -318,6 +318,10 @@ ROWS_TEST(samples_are_judged, sampled)
 static const calls_row others[] = {
     {CLIPS("[1]", "[0,1]"), "order.clip", LS_FAIL, "of another model"},
     {CLIPS("[0]", "[1]"), "order.clip", LS_PASS, "6 calls"},
+    {NETWORKS "4x F b F{\"model\":1} b N{\"models\":[0]} Z{\"of\":\"model\",\"model\":1} O Z",
+     "order.clip", LS_PASS, "4 calls"},
+    {NETWORKS "4x F b F{\"model\":1} b N{\"models\":[0]} Z{\"of\":\"model\",\"model\":0} O Z",
+     "order.clip", LS_FAIL, "cleared before their optimizer stepped; so in 4 of 4"},
     /* it reduces nothing; where the script calls collectives, they may */
     {NOOP "2x F S B K P Z", "reduction.mean", LS_FAIL, "noop_hook reduces nothing"},
     {NOOP "2x F S B A K P Z", "reduction.mean", LS_UNSUPPORTED, "noop_hook reduces nothing"},

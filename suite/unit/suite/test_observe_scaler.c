@@ -334,6 +334,7 @@ static const calls_row whole[] = {
     /* how the scaler is used, on the second rank */
     {"F S B U K P Z; 0: F S B U K P Z; 1: F S B U U K P Z", "scaler.once", LS_FAIL,
      "rank 1, step 2: unscale_ was called again"},
+    {"3x F S B{\"scaled\":null} K P Z", "scaler.order", LS_PASS, "in their order, 6 calls"},
     {"3x F S B U U{\"inside\":true} K P Z", "scaler.once", LS_PASS, "each of 3 scaler steps"},
     {"0: F S B K P Z; 1: F S B K Z", "scaler.order", LS_FAIL,
      "rank 1: scaler.step in 1 steps, no update()"},
