@@ -414,6 +414,12 @@ static const calls_row averages[] = {
      "replicas.average", LS_FAIL,
      "rank 1 runs an average of weights that it updated 2 times, "
      "rank 0 4 times"},
+    {"4x (F S B K P Z " AVERAGE("forward") "); 0: F S B K P Z " AVERAGE("update")
+         AVERAGE("update") "; 1: F S B K P Z " AVERAGE("update") AVERAGE("update"),
+     "replicas.average", LS_FAIL,
+     "rank 2 runs an average of weights that it updated 0 times, "
+     "rank 0 2 times",
+     3},
     {"3x (0: F S B K P Z " AVERAGE("update") AVERAGE("forward") "; 1: F S B K P Z " AVERAGE(
          "update") AVERAGE("forward") "); 0: F S B K P Z " AVERAGE("update"),
      "replicas.average", LS_PASS, "updated 4 times"}, /* one that ended before the last */

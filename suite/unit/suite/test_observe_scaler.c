@@ -293,6 +293,8 @@ static const calls_row whole[] = {
      "scale 64, then 128"},
     {GOES_ON "F S B k P{\"scale\":128,\"next\":128,\"growth\":0} Z", "scaler.trace", LS_FAIL,
      "scale 64, then 128"},
+    {GOES_ON "F S B K P{\"scale\":128,\"next\":256,\"growth\":0} Z", "scaler.trace", LS_FAIL,
+     "scale 64, then 128"},
     /* skipped steps */
     {OVERFLOWS, "scaler.skip", LS_PASS, "4 digests unchanged"},
     {"2x F S B K P Z; 0: F S B K P Z; 1: F S B K{\"stepped\":false} P Z", "scaler.skip", LS_FAIL,
