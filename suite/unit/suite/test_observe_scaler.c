@@ -282,10 +282,10 @@ static const calls_row whole[] = {
      "P{\"scale\":32,\"next\":64} Z",
      "scaler.trace", LS_PASS,
      "3 updates, 0 overflows, 1 growths, 1 set by the script .. train.py:33"},
-    /* what a file's settings must be is learned once */
-    {GOES_ON "F S B K P{\"scale\":128,\"next\":128,\"growth\":1} Z; F S B K P{\"scale\":128,"
-             "\"next\":128,\"growth\":2} Z",
-     "scaler.trace", LS_FAIL, "grows before growth_interval"},
+    must be is learned once * /
+        {GOES_ON "F S B K P{\"scale\":128,\"next\":128,\"growth\":1} Z; F S B K P{\"scale\":128,"
+                 "\"next\":128,\"growth\":2} Z",
+         "scaler.trace", LS_FAIL, "grows before growth_interval"},
     {GOES_ON "F S B k P{\"scale\":128,\"next\":32,\"growth\":0} Z; F S B k P{\"scale\":32,"
              "\"next\":16,\"growth\":0} Z",
      "scaler.trace", LS_FAIL, "scale 64, then 128"},
@@ -297,6 +297,8 @@ static const calls_row whole[] = {
      "scale 64, then 128"},
     /* skipped steps */
     {OVERFLOWS, "scaler.skip", LS_PASS, "4 digests unchanged"},
+    {"F S B K P Z; <\"digest\":{\"param\":\"0000000000000001\"},> F S B k P Z", "scaler.skip",
+     LS_PASS, "2 digests unchanged"},
     {"2x F S B K P Z; 0: F S B K P Z; 1: F S B K{\"stepped\":false} P Z", "scaler.skip", LS_FAIL,
      "rank 1, step 3: the scaler skipped the step although no gradient is infinite"},
     {"2x F S B K P Z", "scaler.skip", LS_WEAK, "nothing overflowed in 2 steps"},
