@@ -282,10 +282,13 @@ static const calls_row whole[] = {
      "P{\"scale\":32,\"next\":64} Z",
      "scaler.trace", LS_PASS,
      "3 updates, 0 overflows, 1 growths, 1 set by the script .. train.py:33"},
-    must be is learned once * /
-        {GOES_ON "F S B K P{\"scale\":128,\"next\":128,\"growth\":1} Z; F S B K P{\"scale\":128,"
-                 "\"next\":128,\"growth\":2} Z",
-         "scaler.trace", LS_FAIL, "grows before growth_interval"},
+    /* one that goes on without a file's event begins with a count of its own */
+    {"F S B K P{\"growth\":2} Z; F S B K P{\"next\":2048,\"growth\":0} Z", "scaler.trace", LS_PASS,
+     "2 updates, 0 overflows, 1 growths"},
+    /* what a file's settings must be is learned once */
+    {GOES_ON "F S B K P{\"scale\":128,\"next\":128,\"growth\":1} Z; F S B K P{\"scale\":128,"
+             "\"next\":128,\"growth\":2} Z",
+     "scaler.trace", LS_FAIL, "grows before growth_interval"},
     {GOES_ON "F S B k P{\"scale\":128,\"next\":32,\"growth\":0} Z; F S B k P{\"scale\":32,"
              "\"next\":16,\"growth\":0} Z",
      "scaler.trace", LS_FAIL, "scale 64, then 128"},
