@@ -12,29 +12,35 @@
 static const calls_row files[] = {
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]}}; 3x F S B K P Z",
-     "checkpoint.resume", LS_PASS, "2 files"},
+     "checkpoint.resume", LS_PASS, "2 files to go on from; the job itself began anew |  |  | "},
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]}}; 3x F S B K P Z",
      "checkpoint.content", LS_PASS, "2 files hold the model's values"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"optimizer\":[\"o\"]}}; 3x F S B K P Z",
-     "checkpoint.resume", LS_FAIL, "scaler.state_dict() is not saved"},
+     "checkpoint.resume", LS_FAIL,
+     "rank 0, step 3:  holds the optimizer, but not the scaler that is in use | "
+     "scaler.state_dict() is not saved .. | train.py:50 | add"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "}}; 3x F S B K P Z", "checkpoint.resume", LS_SKIP,
      "weights alone"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           "},\"wrong\":[\"fc.weight\",\"fc.bias\",\"head.weight\"]}; 3x F S B K P Z",
-     "checkpoint.content", LS_PASS, "2 hold other weights"},
+     "checkpoint.content", LS_PASS, "0 files hold the model's values, 2 hold other weights"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"wrong\":[\"fc.bias\"]}; 3x F S B K P Z",
-     "checkpoint.content", LS_FAIL, "different steps"},
+     "checkpoint.content", LS_FAIL,
+     "rank 0, step 3:  holds 1 of 3 parameters with other values than the model: fc.bias | the "
+     "parts of the file are of different steps .. | train.py:50 | take"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           "},\"params_missing\":[\"head.weight\"]}; 3x F S B K P Z",
      "checkpoint.content", LS_PASS, "2 files"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"]},\"params_missing\":[\"head.weight\"]}; 3x F S B K P Z",
-     "checkpoint.content", LS_FAIL, "only a part of the model"},
+     "checkpoint.content", LS_FAIL,
+     "rank 0, step 3:  holds an optimizer, but not 1 of the parameters that it trains: head.weight "
+     "| only a part of the model .. | train.py:50 | save"},
     {SAVE "\"path\":\"last.pt\",\"what\":{" MODEL "}}; 3x F S B K P Z", "checkpoint.content",
-     LS_FAIL, "2 ranks write the file last.pt"},
+     LS_FAIL, "step 3: 2 ranks write the file last.pt | torch.save on .. | train.py:50 | if"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"params\":0}; 3x F S B K P Z", "checkpoint.content",
-     LS_UNSUPPORTED, "no model that was alive"},
+     LS_UNSUPPORTED, "2 files hold weights of no model that was alive"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":3}; 3x F S B K P Z", "checkpoint.content",
      LS_PASS, ""},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"made\":0}; 3x F S B K P Z", "checkpoint.content",
@@ -42,22 +48,26 @@ static const calls_row files[] = {
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           "},\"made\":2,\"made_at\":\"train.py:41\"}; 3x F S B K P Z",
      "checkpoint.content", CALLS_HINT,
-     "does not copy: weights that were to be kept are trained on | "
+     "rank 0, step 3:  holds the weights of this step, and state_dict() was called for it after "
+     "step 2 | state_dict() does not copy: weights that were to be kept are trained on | "
      "train.py:41"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]},\"stale\":[\"optimizer\"]}; 3x F S B K P Z",
-     "checkpoint.content", LS_FAIL, "optimizer.state_dict() was called before the loop"},
+     "checkpoint.content", LS_FAIL,
+     "and an optimizer's state of an earlier one | optimizer.state_dict() was called before the "
+     "loop"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"stale\":[\"schedule\"]}; 3x F S B K P Z",
-     "checkpoint.content", LS_FAIL, "its numbers stay"},
+     "checkpoint.content", LS_FAIL,
+     "and a schedule's state of an earlier one | the schedule .. | train.py:50 | call"},
     /* the best weights with the optimizer of their step */
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"]},\"stale\":[\"optimizer\"]," WRONG "}; 3x F S B K P Z",
-     "checkpoint.content", LS_PASS, "2 hold other weights"},
+     "checkpoint.content", LS_PASS, "0 files hold the model's values, 2 hold other weights"},
     /* an average with the optimizer of now */
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"]},\"fresh\":[\"optimizer\"],\"digests\":[[0,\"bb\"]]," WRONG
           "}; 3x F S B K P Z",
-     "checkpoint.content", LS_PASS, "2 hold other weights"},
+     "checkpoint.content", LS_PASS, "0 files hold the model's values, 2 hold other weights"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"epoch\":[\"epoch\"]}}; 3x F S B K P Z",
      "checkpoint.resume", LS_SKIP, "weights alone"}, /* its optimizer keeps nothing */
     {"{\"event\":\"cost\"}; 3x F S B K P Z", "checkpoint.content", LS_SKIP, "no torch.save"},
@@ -88,10 +98,12 @@ static const calls_row others[] = {
      * file, and meant; a step lies between */
     {READ("\"step\":3,\"shared\":4,\"begun_ns\":60"), "checkpoint.content", LS_PASS, ""},
     {READ("\"step\":3,\"shared\":3,\"begun_ns\":60"), "checkpoint.content", LS_FAIL,
-     "no barrier between"},
+     "step 3: rank 1 reads a, which rank 0 writes in the same step | no barrier .. | train.py:60 "
+     "|"},
+    {READ("\"step\":3,\"shared\":3,\"begun_ns\":50"), "checkpoint.content", LS_PASS, ""},
     {READ("\"step\":3,\"shared\":3,\"begun_ns\":40"), "checkpoint.content", LS_PASS, ""},
     {READ("\"step\":3,\"shared\":3,\"begun_ns\":40,\"failed\":true"), "checkpoint.content", LS_FAIL,
-     "no barrier between"},
+     "which rank 0 writes in the same step, and fails | no barrier between"},
     {READ("\"step\":4,\"shared\":3,\"begun_ns\":60"), "checkpoint.content", LS_PASS, ""},
     /* nothing was loaded, and what the job saves lacks the scaler: the first is the worse */
     {"{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"missing\":3,\"unexpected\":3,"
@@ -100,18 +112,23 @@ static const calls_row others[] = {
      "checkpoint.resume", LS_FAIL, "nothing is loaded | train.py:9"},
     {LOADED TRAINED, "checkpoint.resume", LS_SKIP, "nothing was saved"},
     {LOADED RESTORED("optimizer") TRAINED, "checkpoint.resume", LS_FAIL,
-     "load_state_dict is not called"},
+     "rank 0: last.pt holds a scaler, and the job goes on from its optimizer without it | "
+     "scaler.load_state_dict is not called | train.py:9 | call"},
     {LOADED RESTORED("optimizer") RESTORED("scaler") TRAINED, "checkpoint.resume", LS_PASS,
-     "restored what"},
+     "0 files to go on from; the job restored what its file holds |  |  | "},
     /* files of two steps with one and the same copy of weights; the best ones, twice */
     {ONE("1", "\"optimizer\"", "aa") ONE("2", "\"optimizer\"", "aa"), "checkpoint.content", LS_FAIL,
-     "weights that the job had at step 1"},
+     "rank 0, step 2: last.2 holds the optimizer or schedule of this step, and weights that the "
+     "job "
+     "had at step 1 | the weights .. | train.py:50 | take"},
     {ONE("1", "\"optimizer\"", "aa") ONE("2", "\"optimizer\"", "bb"), "checkpoint.content", LS_PASS,
      "hold other weights"},
     {ONE("1", "", "aa") ONE("2", "", "aa"), "checkpoint.content", LS_PASS, "hold other weights"},
     /* weights that are those of the start, after steps: FAIL with an optimizer of now, else weak */
-    {BEGUN("\"fresh\":[\"optimizer\"],"), "checkpoint.content", LS_FAIL, "made once"},
-    {BEGUN(""), "checkpoint.content", LS_WEAK, "never updated"},
+    {BEGUN("\"fresh\":[\"optimizer\"],"), "checkpoint.content", LS_FAIL,
+     "weights that the job had at step 0 | the weights are a copy that was made once"},
+    {BEGUN(""), "checkpoint.content", LS_WEAK,
+     "rank 0, step 3:  holds the weights that the job began with |  | train.py:50 | right"},
 };
 
 CALLS_TEST(other_files_are_judged, others)
@@ -151,12 +168,17 @@ static const calls_row resumed[] = {
      "checkpoint.resume", LS_PASS, "restored"},
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN("0"),
      "checkpoint.resume", CALLS_HINT,
-     "set_epoch is not called with the epoch that the job goes on with"},
+     "rank 0: the job goes on from last.pt with epoch 2, and its sampler draws the order of epoch "
+     "0 "
+     "| set_epoch is not called with the epoch .. | train.py:18 | begin"},
     /* weights of another job, which begins anew */
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
      "checkpoint.resume", LS_SKIP, ""},
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT, "optimizer.load_state_dict is not called | train.py:9"},
+     "checkpoint.resume", CALLS_HINT,
+     "rank 0: the job goes on with the schedule's state, and its optimizer (torch.optim.sgd.SGD) "
+     "begins without state; last.pt holds one | optimizer.load_state_dict is not called | "
+     "train.py:9 | call"},
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
      "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
     /* by an optimizer of another kind than the file's, on purpose; of the same kind */
@@ -174,7 +196,11 @@ static const calls_row resumed[] = {
      "checkpoint.resume", LS_SKIP, "nothing was saved"},
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
      "checkpoint.resume", LS_FAIL,
-     "is not the one whose state was loaded: it was built afterwards | train.py:7"},
+     "rank 0: an optimizer's state was loaded, and optimizer 0 (torch.optim.sgd.SGD) begins "
+     "without "
+     "any | the optimizer that steps is not the one whose state was loaded: it was built "
+     "afterwards "
+     "| train.py:7"},
     /* a package moves the state of a new optimizer, and another job begins with the weights
      */
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " RESTORE(
@@ -182,9 +208,13 @@ static const calls_row resumed[] = {
      "checkpoint.resume", LS_SKIP, "nothing was saved"},
     {"!;" LOAD("\"what\":{\"model\":[\"m\"],\"epoch\":[\"epoch\"]},\"numbers\":{\"epoch\":"
                "2}") "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT, "has no optimizer.state_dict()"},
+     "checkpoint.resume", CALLS_HINT,
+     "last.pt holds none | the file that the job goes on from has no optimizer.state_dict() | "
+     "train.py:9 | save"},
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW "; " DRAWN("2"),
      "checkpoint.resume", CALLS_HINT,
+     "rank 0: the schedule in last.pt stands at 2, and the job's own at 1 after its first step | "
+     "the "
      "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
     {"!;" LOAD(WHOLE) "; " OF_SCHEDULE "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW
                                                                             "; " DRAWN("2"),
@@ -196,7 +226,9 @@ static const calls_row resumed[] = {
      "checkpoint.resume", LS_PASS, ""},
     {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE("\"what\":\"model\",\"like\":0") "; " MOMENTUM(
          "3") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT, "not the one that was loaded"},
+     "checkpoint.resume", CALLS_HINT,
+     "rank 0: weights were loaded into a model that is not trained, and none into model 0, which "
+     "has the same parameters | the model .. | train.py:10 | load"},
     {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " RESTORE("\"what\":\"model\"") "; " MOMENTUM(
          "3") "; " NEXT "; " DRAWN("2"),
      "checkpoint.resume", LS_PASS, ""},
@@ -205,7 +237,10 @@ static const calls_row resumed[] = {
      "checkpoint.resume", LS_FAIL, "strict=False"},
     {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":1,\"missing\":2,"
                   "\"unexpected\":2,\"renamed\":2") "; " ANEW "; " DRAWN("0"),
-     "checkpoint.resume", LS_FAIL, "another prefix"},
+     "checkpoint.resume", LS_FAIL,
+     "rank 0: load_state_dict found 1 of the 3 parameters, and 2 names that the model does not "
+     "have "
+     "| names with \"module.\" (or another prefix) and without it"},
     /* a new head; a part of another model's file */
     {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":2,\"missing\":1,"
                   "\"unexpected\":1") "; " ANEW "; " DRAWN("0"),
@@ -213,7 +248,9 @@ static const calls_row resumed[] = {
     {"!;" LOAD(WHOLE) "; " RESTORE(
          "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":3") "; " ANEW
                                                                               "; " DRAWN("0"),
-     "checkpoint.resume", CALLS_HINT, "no name of the file fits"},
+     "checkpoint.resume", CALLS_HINT,
+     "rank 0, step 0: load_state_dict is given the model's own 3 parameters: it changes nothing | "
+     "no name of the file fits .. | train.py:10 | compare"},
     {"!;" LOAD(WHOLE) "; " RESTORE(
          "\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"own\":1") "; " ANEW
                                                                               "; " DRAWN("0"),
@@ -221,6 +258,87 @@ static const calls_row resumed[] = {
 };
 
 CALLS_TEST(jobs_that_go_on_are_judged, resumed)
+
+#define TAKEN(members) "!;" RESTORE("\"what\":\"model\"," members) "; " ANEW "; " DRAWN("0")
+/* A file with other members, what is restored, the optimizer's state, a step, the first epoch. */
+#define GOES_ON(members, restored, state, step, epoch) \
+    "!;" LOAD(members WHOLE) "; " OF_MODEL "; " restored MOMENTUM(state) "; " step "; " DRAWN(epoch)
+#define NUMBER(epoch) "\"numbers\":{\"epoch\":" epoch "},"
+#define STANDS(at) "\"schedules\":[" at "],"
+#define STEPS_TO(epoch) "F{\"autocast\":null} b O Z L{\"epoch\":" epoch "}"
+#define ON_OF "goes on with the file's epoch"
+#define LATER_STEP "F{\"autocast\":null} b Z; F{\"autocast\":null} b O Z"
+
+static const calls_row limits[] = {
+    {TAKEN("\"which\":0,\"params\":4,\"taken\":2,\"unexpected\":2,\"renamed\":2"),
+     "checkpoint.resume", LS_SKIP, "nothing"},
+    {TAKEN("\"which\":0,\"params\":3,\"taken\":0,\"unexpected\":0"), "checkpoint.resume", LS_SKIP,
+     "nothing"},
+    {TAKEN("\"params\":3,\"taken\":0,\"unexpected\":1"), "checkpoint.resume", LS_SKIP, "nothing"},
+    {TAKEN("\"which\":0,\"params\":0,\"taken\":0,\"unexpected\":1"), "checkpoint.resume", LS_SKIP,
+     "nothing"},
+    {TAKEN("\"which\":0,\"params\":3,\"taken\":0,\"unexpected\":1"), "checkpoint.resume", LS_FAIL,
+     "found 0 of the 3 parameters, and 1 names"},
+    {TAKEN("\"which\":0,\"params\":3,\"taken\":3,\"own\":3"), "checkpoint.resume", NO_HINT, ""},
+    /* which epoch a job begins with that has a file of epoch 2, 1 or 0 */
+    {GOES_ON("", "", "0", NEXT, "3"), "checkpoint.resume", CALLS_HINT, ON_OF},
+    {GOES_ON("", "", "0", NEXT, "4"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON(NUMBER("1"), "", "0", NEXT, "1"), "checkpoint.resume", CALLS_HINT, ON_OF},
+    {GOES_ON(NUMBER("0"), "", "0", NEXT, "0"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON(NUMBER("\"2\""), "", "0", NEXT, "2"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("\"numbers\":{\"best_epoch\":2},", "", "0", NEXT, "2"), "checkpoint.resume", NO_HINT,
+     ""},
+    {"!;{\"event\":\"load\",\"path\":\"last.pt\",\"step\":1," WHOLE
+     "};" MOMENTUM("0") ";" NEXT ";" DRAWN("2"),
+     "checkpoint.resume", NO_HINT, ""},
+    /* an optimizer that has its turn later, and one that a scaler asks first */
+    {GOES_ON("", "", "0", LATER_STEP, "2"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("", "", "0", "F S B K P Z", "2"), "checkpoint.resume", CALLS_HINT, ON_OF},
+    {GOES_ON("", "", "0", "F S B U Z", "2"), "checkpoint.resume", CALLS_HINT, ON_OF},
+    {GOES_ON("", RESTORED("scaler"), "0", NEXT, "0"), "checkpoint.resume", CALLS_HINT,
+     "goes on with the scaler's state"},
+    /* a file of an optimizer that has not stepped; of two, of which one has; of two kinds */
+    {GOES_ON("\"entries\":[0],", "", "0", NEXT, "2"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("\"entries\":[0,1],", "", "0", NEXT, "2"), "checkpoint.resume", CALLS_HINT, ON_OF},
+    {GOES_ON("\"settings\":[[\"betas\"],[\"momentum\"]],", "", "0", NEXT, "2"), "checkpoint.resume",
+     CALLS_HINT, ON_OF},
+    /* where the schedule of the file stands */
+    {GOES_ON(STANDS("1"), OF_OPTIMIZER ";", "3", STEPS_TO("1"), "2"), "checkpoint.resume",
+     CALLS_HINT, "stands at 1, and the job's own at 1"},
+    {GOES_ON(STANDS("1"), OF_OPTIMIZER ";", "3", STEPS_TO("2"), "2"), "checkpoint.resume", NO_HINT,
+     ""},
+    {GOES_ON(STANDS("0"), OF_OPTIMIZER ";", "3", STEPS_TO("0"), "2"), "checkpoint.resume", NO_HINT,
+     ""},
+    {GOES_ON(STANDS("2,2"), OF_OPTIMIZER ";", "3", ANEW, "2"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("", "", "3", ANEW, "0"), "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("", "", "3", ANEW, "2"), "checkpoint.resume", CALLS_HINT, "the job's own at 1"},
+    {GOES_ON("", OF_OPTIMIZER ";", "3", ANEW "; F{\"autocast\":null} b O Z L{\"class\":\"A\"}",
+             "2"),
+     "checkpoint.resume", NO_HINT, ""},
+    /* the order of the first epoch: of a sampler that does not shuffle, of a file of epoch 1 or 0
+     */
+    {GOES_ON("", OF_OPTIMIZER ";", "3", NEXT, "0,\"shuffle\":false"), "checkpoint.resume", NO_HINT,
+     ""},
+    {GOES_ON(NUMBER("1"), OF_OPTIMIZER ";", "3", NEXT, "0"), "checkpoint.resume", CALLS_HINT,
+     "with epoch 1, and its sampler draws the order of epoch 0"},
+    {GOES_ON(NUMBER("0"), OF_OPTIMIZER ";", "3", NEXT, "0"), "checkpoint.resume", NO_HINT, ""},
+    /* weights that came into another model later, or where the optimizer began anew */
+    {"!;" LOAD(WHOLE) "; " RESTORE("\"what\":\"model\",\"like\":0") "; " MOMENTUM(
+         "3") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", NO_HINT, ""},
+    {"!;" LOAD(WHOLE) "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN(
+         "2") ";"
+              "{\"event\":\"restore\",\"step\":1,\"what\":\"model\",\"like\":0}",
+     "checkpoint.resume", NO_HINT, ""},
+    {GOES_ON("", OF_OPTIMIZER "; " RESTORE("\"what\":\"model\",\"like\":0") ";", "3", NEXT, "2"),
+     "checkpoint.resume", NO_HINT, ""},
+    /* the second rank alone */
+    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER
+                      "; 0:" MOMENTUM("3") "; 1:" MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
+     "checkpoint.resume", LS_FAIL, "rank 1: an optimizer's state was loaded, and optimizer 0"},
+};
+
+CALLS_TEST(jobs_go_on_up_to_a_limit, limits)
 
 /* Weights alone, and a count of steps that goes on from the file's, or anew. */
 #define COUNTS(name, file, next)                                                                  \
@@ -256,13 +374,21 @@ static const calls_row counts[] = {
      "goes on with the file's count of steps", 1},
     {COUNTS("iter_num", "40", "4"), "checkpoint.resume", LS_PASS, "", 1},
     {COUNTS("iter_num", "40", "40"), "checkpoint.resume", LS_PASS, "", 1},
+    {COUNTS("iter_num", "40", "41"), "checkpoint.resume", CALLS_HINT, "count of steps", 1},
+    {COUNTS("iter_num", "1", "6"), "checkpoint.resume", CALLS_HINT, "count of steps", 1},
+    {COUNTS("iter_num", "1", "5"), "checkpoint.resume", NO_HINT, "", 1},
+    {COUNTS("iter_num", "0", "6"), "checkpoint.resume", NO_HINT, "", 1},
+    {COUNTS("iter_num", "40", "\"44\""), "checkpoint.resume", NO_HINT, "", 1},
     {COUNTS("config.max_iters", "40", "44"), "checkpoint.resume", LS_PASS, "", 1},
     {COUNTS("best_step", "40", "44"), "checkpoint.resume", LS_PASS, "", 1},
     {COUNTS("warmup_steps", "40", "44"), "checkpoint.resume", LS_PASS, "", 1},
     {COUNTS("size", "40", "44"), "checkpoint.resume", LS_PASS, "", 1},
     /* a job that takes up an optimizer, or the file that it writes itself, and counts from 1 again
      */
-    {TAKEN_UP(OF_OPTIMIZER, "other.pt", "1"), "checkpoint.resume", CALLS_HINT, "not taken up", 1},
+    {TAKEN_UP(OF_OPTIMIZER, "other.pt", "1"), "checkpoint.resume", CALLS_HINT,
+     "with epoch 2, and epoch 1 in the next file | the epoch of the file is not taken up .. | "
+     "train.py:9 | begin",
+     1},
     {TAKEN_UP(OF_MODEL, "last.pt", "1"), "checkpoint.resume", CALLS_HINT, "not taken up", 1},
     {TAKEN_UP(OF_MODEL, "other.pt", "1"), "checkpoint.resume", LS_PASS, "", 1},
     {TAKEN_UP(OF_OPTIMIZER, "other.pt", "3"), "checkpoint.resume", LS_PASS, "", 1},
@@ -270,16 +396,22 @@ static const calls_row counts[] = {
     {TAKEN_UP(OF_OPTIMIZER, "other.pt", "2"), "checkpoint.resume", LS_PASS, "", 1},
     {EPOCH(OF_MODEL, "0", "a", "\"epoch\":1"), "checkpoint.resume", LS_PASS, "", 1},
     {EPOCH(OF_MODEL, "0", "a", "\"epoch\":3"), "checkpoint.resume", CALLS_HINT, "", 1},
+    {EPOCH(OF_MODEL, "0", "a", "\"best_epoch\":9,\"epoch\":1"), "checkpoint.resume", NO_HINT, "",
+     1},
     /* files without moments, and files to go on from */
     {WEIGHTS "3x F{\"autocast\":null} b O Z", "checkpoint.resume", LS_WEAK,
-     "optimizer.state_dict() is not saved .. train.py:50"},
+     "best.pt holds a model and its epoch, and no file holds the optimizer: enough to evaluate, "
+     "not to "
+     "go on | optimizer.state_dict() is not saved .. | train.py:50 | add"},
     {WEIGHTS
      "0:" SAVE
      "\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}}; 3x F{\"autocast\":null} b O Z",
      "checkpoint.resume", LS_PASS, ""},
     /* a scaler whose state was loaded, and another one that scales */
     {SCALER_LOADED("0"), "checkpoint.resume", LS_SKIP, ""},
-    {SCALER_LOADED("1"), "checkpoint.resume", LS_FAIL, "built anew"},
+    {SCALER_LOADED("1"), "checkpoint.resume", LS_FAIL,
+     "rank 0: a scaler's state was loaded, and another scaler is used | the GradScaler was built "
+     "anew .. | train.py:11 | call"},
 };
 
 CALLS_TEST(counts_and_parts_go_on, counts)
@@ -292,7 +424,9 @@ CALLS_TEST(counts_and_parts_go_on, counts)
     "\"own\":3," made "\"at\":\"train.py:70\"}"
 
 static const calls_row own_weights[] = {
-    {KEPT(""), "checkpoint.resume", CALLS_HINT, "come back to are trained on | train.py:70"},
+    {KEPT(""), "checkpoint.resume", CALLS_HINT,
+     "rank 0, step 2: load_state_dict is given the model's own 3 parameters .. come back to are "
+     "trained on | train.py:70 | keep"},
     {KEPT("\"made\":1,"), "checkpoint.resume", CALLS_HINT,
      "come back to are trained on | train.py:70"},
     {KEPT("\"made\":2,"), "checkpoint.resume", LS_SKIP, "nothing was saved or resumed"},

@@ -13,52 +13,90 @@
 #define ADAM ADAM_OF("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.1")
 #define APART GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.01")
 
+/* Steps at two rates; four in which the first falls and the second is the constructor's. */
+#define AT(one, other) "F b O{\"lr\":[" one "," other "]};"
+#define FALLING(other) AT("0.4", other) AT("0.3", other) AT("0.2", other) AT("0.1", other)
+#define OWN(mark) "\"lr\":0.1,\"built_lr\":0.1,\"own\":{" mark "}"
+#define TURNED(rate) "F b O{\"lr\":[" rate ",0.1]} L{\"optimizer\":0,\"lr\":[" rate ",0.1]};"
+#define UNREAD(what) "F b O{\"lr\":[0.1,0.1],\"unread\":\"" what "\"};"
+#define FROM_FILE(which) "; {\"event\":\"restore\",\"what\":\"optimizer\"," which "\"step\":0};"
+#define ONE_STAYS                                                                            \
+    "the rate of parameter group 0 changes, that of group 1 (1 parameters) stays at 0.1 in " \
+    "all 4 steps | the script sets the rate of some parameter groups only"
+#define ONE_RATE                                                                            \
+    "parameter groups 0 and 1 were built with rates 0.1 and 0.01, and step at one rate in " \
+    "all 4 steps | "
+#define RIGHT "2 parameter groups of 1 optimizers"
+
 /* The rates of the groups in each of four steps. */
 static const calls_row rates[] = {
-    {ALIKE ";F b O{\"lr\":[0.4,0.1]}; F b O{\"lr\":[0.3,0.1]}; F b O{\"lr\":[0.2,0.1]}; F b "
-           "O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_FAIL, "some parameter groups only"},
-    {ALIKE ";F b O{\"lr\":[0.4,0.4]}; F b O{\"lr\":[0.3,0.3]}; F b O{\"lr\":[0.2,0.2]}; F b "
-           "O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
-    /* frozen by a rate of 0 */
-    {ALIKE
-     ";F b O{\"lr\":[0.4,0]}; F b O{\"lr\":[0.3,0]}; F b O{\"lr\":[0.2,0]}; F b O{\"lr\":[0.1,0]}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
-    /* a mark of the script's own */
-    {GROUPS("\"lr\":0.1,\"built_lr\":0.1",
-            "\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"fix_lr\":null}") ";F b O{\"lr\":[0.4,0.1]}; F "
-                                                                     "b O{\"lr\":[0.3,0.1]}; F b "
-                                                                     "O{\"lr\":[0.2,0.1]}; F b "
-                                                                     "O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
+    {ALIKE ";" FALLING("0.1"), "optimizer.settings", LS_FAIL, ONE_STAYS " .. | train.py:24 |"},
+    {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.2") ";" FALLING("0.2"),
+     "optimizer.settings", LS_WEAK, "stays at 0.2 in all 4 steps"},
+    {ALIKE ";" AT("0.1", "0.4") AT("0.1", "0.3") AT("0.1", "0.2") AT("0.1", "0.1"),
+     "optimizer.settings", LS_FAIL, "of parameter group 1 changes, that of group 0 (2 parameters)"},
+    {ALIKE ";" AT("0.4", "0.1") AT("0.3", "0.1") "F b O{\"lr\":[0.2,0.1],\"times\":2};",
+     "optimizer.settings", LS_FAIL, "in all 4 steps"},
+    {ALIKE ";" AT("0.4", "0.1") AT("0.3", "0.1") AT("0.2", "0.1"), "optimizer.settings", LS_PASS,
+     RIGHT},
+    {ALIKE ";" FALLING("0.3"), "optimizer.settings", LS_PASS, RIGHT}, /* set once, on purpose */
+    {ALIKE ";" AT("0.4", "0.4") AT("0.3", "0.3") AT("0.2", "0.2") AT("0.1", "0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    {ALIKE FROM_FILE("\"which\":0,") FALLING("0.1"), "optimizer.settings", LS_PASS, RIGHT},
+    {ALIKE FROM_FILE("") FALLING("0.1"), "optimizer.settings", LS_PASS, RIGHT},
+    {ALIKE FROM_FILE("\"which\":1,") FALLING("0.1"), "optimizer.settings", LS_FAIL, ONE_STAYS},
+    {ALIKE "; {\"event\":\"restore\",\"what\":\"model\",\"step\":0};" FALLING("0.1"),
+     "optimizer.settings", LS_FAIL, ONE_STAYS},
+    /* frozen by a rate of 0, or without parameters that are trained */
+    {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0,\"built_lr\":0") ";" FALLING("0"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    {"!\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,\"f32\",false]],;" ADAM
+     ";" FALLING("0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    {"!\"params\":[[\"fc.weight\",8,\"f32\",false],[\"fc.bias\",2,\"f32\",true]],;" ADAM
+     ";" FALLING("0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    /* a mark of the script's own: a key, another number; the same one */
+    {GROUPS("\"lr\":0.1,\"built_lr\":0.1", OWN("\"fix_lr\":null")) ";" FALLING("0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    {GROUPS(OWN("\"fix\":0,\"a\":\"x\""), OWN("\"fix\":1,\"a\":\"y\"")) ";" FALLING("0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    {GROUPS(OWN("\"fix\":1"), OWN("\"fix\":1")) ";" FALLING("0.1"), "optimizer.settings", LS_FAIL,
+     ONE_STAYS},
     /* names, by which a script may choose */
-    {GROUPS(
-         "\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"name\":\"encoder\"}",
-         "\"lr\":0.1,\"built_lr\":0.1,\"own\":{\"name\":\"predictor\"}") ";F b "
-                                                                         "O{\"lr\":[0.4,0.1]}; F b "
-                                                                         "O{\"lr\":[0.3,0.1]}; F b "
-                                                                         "O{\"lr\":[0.2,0.1]}; F b "
-                                                                         "O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_WEAK, "some parameter groups only"},
+    {GROUPS(OWN("\"name\":\"encoder\""), OWN("\"name\":\"predictor\"")) ";" FALLING("0.1"),
+     "optimizer.settings", LS_WEAK, ONE_STAYS},
     /* a schedule with a rate for each group */
-    {ALIKE ";F b O{\"lr\":[0.4,0.1]} L{\"optimizer\":0,\"lr\":[0.3,0.1]}; F b O{\"lr\":[0.3,0.1]} "
-           "L{\"optimizer\":0,\"lr\":[0.2,0.1]}; F b O{\"lr\":[0.2,0.1]} "
-           "L{\"optimizer\":0,\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
-    {APART ";F b O{\"lr\":[0.4,0.4]}; F b O{\"lr\":[0.3,0.3]}; F b O{\"lr\":[0.2,0.2]}; F b "
-           "O{\"lr\":[0.1,0.1]}",
-     "optimizer.settings", LS_FAIL, "writes one rate over those of the groups | train.py:19"},
-    {APART ";F b O{\"lr\":[0,0]}; F b O{\"lr\":[0.3,0.03]}; F b O{\"lr\":[0.2,0.02]}; F b "
-           "O{\"lr\":[0.1,0.01]}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
-    {ALIKE
-     ";F b O{\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}; F b "
-     "O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}; F b O{\"lr\":[0.1,0.1],\"unread\":\"defaults\"}",
-     "optimizer.settings", LS_FAIL, "each parameter group has its own | train.py:19"},
+    {ALIKE ";" TURNED("0.4") TURNED("0.3") TURNED("0.2") TURNED("0.1"), "optimizer.settings",
+     LS_PASS, RIGHT},
+    /* groups that were built apart */
+    {APART ";" AT("0.4", "0.4") AT("0.3", "0.3") AT("0.2", "0.2") AT("0.1", "0.1"),
+     "optimizer.settings", LS_FAIL,
+     ONE_RATE "the script writes one rate over those of the groups | train.py:19"},
+    {APART "; 3x F b O{\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.1,0.1]} L{\"optimizer\":0}",
+     "optimizer.settings", LS_FAIL, ONE_RATE "the schedule is given one rate .. | train.py:27 |"},
+    {APART "; 3x F b O{\"lr\":[0,0]}; F b O{\"lr\":[0.1,0.1]}", "optimizer.settings", LS_PASS,
+     RIGHT},
+    {APART "; 2x F b O{\"lr\":[0,0]}; 2x F b O{\"lr\":[0.1,0.1]}", "optimizer.settings", LS_FAIL,
+     ONE_RATE},
+    {GROUPS("\"lr\":0.1,\"built_lr\":0", "\"lr\":0.1,\"built_lr\":0.1") "; 4x F b "
+                                                                        "O{\"lr\":[0.1,0.1]}",
+     "optimizer.settings", LS_PASS, RIGHT},
+    {APART ";" AT("0", "0") AT("0.3", "0.03") AT("0.2", "0.02") AT("0.1", "0.01"),
+     "optimizer.settings", LS_PASS, RIGHT},
+    /* set where no step reads it */
+    {ALIKE ";" AT("0.1", "0.1") UNREAD("defaults") UNREAD("defaults"), "optimizer.settings",
+     LS_FAIL,
+     "optimizer.defaults['lr'] is changed, and the rate stays at 0.1 in all 3 steps | "
+     ".. each parameter group has its own | train.py:19"},
+    {ALIKE ";" UNREAD("lr") UNREAD("lr") UNREAD("lr"), "optimizer.settings", LS_FAIL,
+     "an attribute lr of the optimizer is changed, and the rate stays at 0.1 in all 3 steps"},
+    {ALIKE ";" AT("0.1", "0.1") UNREAD("defaults"), "optimizer.settings", LS_PASS, RIGHT},
+    {ALIKE ";" AT("0.1", "0.1") AT("0.2", "0.1") UNREAD("lr") UNREAD("lr"), "optimizer.settings",
+     LS_FAIL, ONE_STAYS},
     {ALIKE ";F b O{\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.2,0.2],\"unread\":\"lr\"}; F b "
-           "O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}; F b O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
+           "O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}",
+     "optimizer.settings", LS_PASS, RIGHT},
 };
 
 CALLS_TEST(rates_reach_their_groups, rates)
@@ -68,33 +106,80 @@ CALLS_TEST(rates_reach_their_groups, rates)
     "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"groups\":[" a "," b "]" words "}"
 #define TWO(a, b) TWO_SPARED(a, b, "")
 
+#define WITH(params) "{\"params\":[" params "],\"weight_decay\":0.1}"
+#define WITHOUT(params) "{\"params\":[" params "],\"weight_decay\":0}"
+#define SPARED(words) ",\"spared\":{\"words\":[" words "],\"at\":\"train.py:5\"}"
+#define OF_MODEL(members, groups)                                                          \
+    "!" members ";{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw." \
+    "AdamW\",\"rule\":\"adamw\",\"at\":\"train.py:7\",\"groups\":[" groups "]}; 4x F b O"
+#define NORMS(a, b) OF_MODEL("\"norm_params\":[\"head.weight\"],", a "," b)
+#define CALLED(name, value, class)                                                                \
+    "!;{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"" class                               \
+        "\",\"rule\":\"adamw\",\""                                                                \
+        "at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1},{\"params\":[\"" \
+        "fc.bias\"],\"lr\":0.1,\"weight_decay\":0.1,\"own\":{\"" name "\":" value "}}]}; 4x F b O"
+#define TORCH "torch.optim.adamw.AdamW"
+#define PARTED(biases, others, without)                                                   \
+    "with decay are " biases " norms and biases and " others " other parameters, without" \
+    " it " without " | "
+
 static const calls_row groups[] = {
-    {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0.1}",
-         "{\"params\":[\"fc.bias\"],\"weight_decay\":0}") "; 4x F b O",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
-    {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0}",
-         "{\"params\":[\"fc.bias\"],\"weight_decay\":0.1}") "; 4x F b O",
-     "optimizer.settings", LS_FAIL, "exchanged"},
-    {TWO("{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0.1}",
-         "{\"params\":[],\"weight_decay\":0}") "; 4x F b O",
+    {TWO(WITH("\"fc.weight\",\"head.weight\""), WITHOUT("\"fc.bias\"")) "; 4x F b O",
+     "optimizer.settings", LS_PASS, RIGHT},
+    {TWO(WITHOUT("\"fc.weight\",\"head.weight\""), WITH("\"fc.bias\"")) "; 4x F b O",
+     "optimizer.settings", LS_FAIL,
+     PARTED("1", "0", "0 and 2") "the groups are exchanged .. | train.py:7 | choose"},
+    {NORMS(WITHOUT("\"fc.weight\""), WITH("\"fc.bias\",\"head.weight\"")), "optimizer.settings",
+     LS_FAIL, PARTED("2", "0", "0 and 1") "the groups are exchanged"},
+    /* norms decay, biases do not, as some choose */
+    {NORMS(WITHOUT("\"fc.weight\",\"fc.bias\""), WITH("\"head.weight\"")), "optimizer.settings",
+     LS_PASS, RIGHT},
+    {NORMS(WITHOUT("\"fc.weight\",\"head.weight\""), WITH("\"fc.bias\"")), "optimizer.settings",
+     LS_PASS, RIGHT},
+    {TWO(WITH("\"fc.weight\",\"head.weight\",\"fc.bias\""), WITHOUT("")) "; 4x F b O",
      "optimizer.settings", LS_WEAK,
      "catches nothing"}, /* as a filter by norms alone does in a model without any */
-    {TWO_SPARED("{\"params\":[\"fc.weight\",\"head.weight\",\"fc.bias\"],\"weight_decay\":0.1}",
-                "{\"params\":[],\"weight_decay\":0}",
-                ",\"spared\":{\"words\":[\"Bias\",\"bias.\"],\"at\":\"train.py:5\"}") "; 4x F b O",
+    {NORMS(WITH("\"fc.weight\",\"head.weight\",\"fc.bias\""), WITHOUT("")), "optimizer.settings",
+     LS_FAIL, PARTED("2", "1", "0 and 0") "the group without decay is empty"},
+    {NORMS(WITH("\"fc.weight\",\"head.weight\""), WITHOUT("")), "optimizer.settings", LS_WEAK,
+     "is empty, and 1 parameters of norms decay: its filter may not know .. | train.py:7 | choose"},
+    {TWO_SPARED(WITH("\"fc.weight\",\"head.weight\",\"fc.bias\""), WITHOUT(""),
+                SPARED("\"Bias\",\"bias.\"")) "; 4x F b O",
      "optimizer.settings", LS_FAIL, "catches nothing"},
+    /* a list that was made for another model; one that knows this one's norms; none of norms */
+    {NORMS(WITH("\"fc.weight\",\"head.weight\""),
+           WITHOUT("\"fc.bias\"") "]" SPARED("\"bias\",\"LayerNorm.weight\"") ",\"x\":["),
+     "optimizer.settings", LS_FAIL,
+     "\"LayerNorm.weight\" is in no parameter's name, and 1 parameters of norms are in the group "
+     "with decay | the list .. | train.py:5 | choose"},
+    {NORMS(WITHOUT("\"fc.weight\",\"head.weight\""),
+           WITH("\"fc.bias\"") "]" SPARED("\"LayerNorm.weight\"") ",\"x\":["),
+     "optimizer.settings", LS_PASS, RIGHT},
     {TWO("{\"params\":[\"fc.weight\",\"head.weight\"],\"weight_decay\":0.1}",
          "{\"params\":[],\"weight_decay\":0}") "; 4x F b O",
-     "optimizer.settings", LS_PASS, "2 parameter groups"}, /* a model without biases and norms */
-    {TWO("{\"params\":[],\"weight_decay\":0.1}", "{\"params\":[\"fc.weight\",\"head.weight\",\"fc."
-                                                 "bias\"],\"weight_decay\":0}") "; 4x F b O",
-     "optimizer.settings", LS_FAIL, "nothing decays"},
-    {TWO("{\"params\":[\"fc.weight\"],\"weight_decay\":0.1,\"own\":{\"weight_decay_rate\":0.5}}",
-         "{\"params\":[\"fc.bias\",\"head.weight\"],\"weight_decay\":0}") "; 4x F b O",
-     "optimizer.settings", LS_FAIL, "call it 'weight_decay'"},
-    {TWO("{\"params\":[\"fc.weight\"],\"weight_decay\":0.1,\"own\":{\"lr_scale\":0.5}}",
-         "{\"params\":[\"fc.bias\",\"head.weight\"],\"weight_decay\":0}") "; 4x F b O",
-     "optimizer.settings", LS_PASS, "2 parameter groups"},
+     "optimizer.settings", LS_PASS, RIGHT}, /* a model without biases and norms */
+    {TWO(WITH(""), WITHOUT("\"fc.weight\",\"head.weight\",\"fc.bias\"")) "; 4x F b O",
+     "optimizer.settings", LS_FAIL, PARTED("0", "0", "1 and 2") "the group with decay is empty"},
+    {TWO(WITH(""), WITHOUT("\"fc.bias\"")) "; 4x F b O", "optimizer.settings", LS_PASS, RIGHT},
+    {TWO("{\"params\":[\"fc.weight\"]}", WITHOUT("\"head.weight\",\"fc.bias\"")) "; 4x F b O",
+     "optimizer.settings", LS_PASS, RIGHT},
+    {TWO("{\"params\":[]}", WITH("\"head.weight\",\"fc.bias\"")) "; 4x F b O", "optimizer.settings",
+     LS_PASS, RIGHT},
+    /* prompts of a frozen model */
+    {OF_MODEL("\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,\"f32\",false]],",
+              WITH("") "," WITHOUT("\"fc.weight\"")),
+     "optimizer.settings", LS_WEAK, "nothing decays"},
+    /* words that are no optimizer's */
+    {CALLED("weight_decay_rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
+     "parameter group 1 has 'weight_decay_rate': 0.5, which no step reads: its weight_decay is "
+     "0.1 .. | train.py:7 | call it 'weight_decay'"},
+    {CALLED("Learning-Rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
+     "which no step reads: its lr is 0.1 .. call it 'lr'"},
+    {CALLED("weightDecay", "0.1", TORCH), "optimizer.settings", LS_PASS, RIGHT},
+    {CALLED("weightDecay", "\"0.5\"", TORCH), "optimizer.settings", LS_PASS, RIGHT},
+    {CALLED("weightDecay", "0.5", "apex.AdamW"), "optimizer.settings", LS_PASS, RIGHT},
+    {CALLED("weight_decay_rate_of_all", "0.5", TORCH), "optimizer.settings", LS_PASS, RIGHT},
+    {CALLED("lr_scale", "0.5", TORCH), "optimizer.settings", LS_PASS, RIGHT},
 };
 
 CALLS_TEST(decay_is_of_some, groups)
@@ -109,28 +194,58 @@ CALLS_TEST(decay_is_of_some, groups)
     ",\"length\":64,\"steps\":[" first "," last "]}"
 #define COUNT "8"
 
-/* Two optimizers for two steps each: built on which lines, of which rule, with which loader. */
+#define BUILT(number, members, group)                                                        \
+    "{\"event\":\"optimizer\",\"optimizer\":" number "," members "\"rule\":\"adam\",\"at\":" \
+    "\"train.py:7\",\"state\":0,\"groups\":[{" group                                         \
+    "\"params\":[\"fc.weight\"],\"built_lr\":0.1}]}"
+#define IN_TURN(members, group, passes)                                          \
+    "!;" BUILT("0", "", "") ";" BUILT("1", members, group) "; 2x F b O; 2x F b " \
+                                                           "O{\"optimizer\":1};" passes
+#define EACH PASS_OF("0", "0", "1", "2") ";" PASS_OF("0", "1", "3", "4")
+#define TWO_BUILT "2 optimizers in turn, each built on the same line .. | train.py:7 | build"
+#define OF_TWO "2 parameter groups of 2 optimizers"
+
+/* Two optimizers for two steps each: how the second one is built, and the passes. */
 static const calls_row rebuilt[] = {
-    {"!;" NUMBERED("0", "adam", "7") ";" NUMBERED(
-         "1", "adam",
-         "7") "; 2x F b O; 2x F b O{\"optimizer\":1};" PASS_OF("0", "0", "1",
-                                                               "2") ";" PASS_OF("0", "1", "3", "4"),
-     "optimizer.settings", LS_FAIL, "begin anew"},
-    {"!;" NUMBERED("0", "adam", "7") ";" NUMBERED(
-         "1", "adam",
-         "7") "; 2x F b O; 2x F b O{\"optimizer\":1};" PASS_OF("0", "0", "1",
-                                                               "2") ";" PASS_OF("1", "0", "3", "4"),
-     "optimizer.settings", LS_WEAK, "begin anew"}, /* another training, by the same function */
-    {"!;" NUMBERED("0", "sgd", "7") ";" NUMBERED(
-         "1", "sgd",
-         "7") "; 2x F b O; 2x F b O{\"optimizer\":1};" PASS_OF("0", "0", "1",
-                                                               "2") ";" PASS_OF("0", "1", "3", "4"),
-     "optimizer.settings", LS_PASS, "2 optimizers"}, /* without momentum there is nothing to lose */
-    {"!;" NUMBERED("0", "adam", "7") ";" NUMBERED(
-         "1", "adam",
-         "9") "; 2x F b O; 2x F b O{\"optimizer\":1};" PASS_OF("0", "0", "1",
-                                                               "2") ";" PASS_OF("0", "1", "3", "4"),
-     "optimizer.settings", LS_PASS, "2 optimizers"},
+    {IN_TURN("", "", EACH), "optimizer.settings", LS_FAIL, TWO_BUILT},
+    {"!;" BUILT("0", "", "") ";" BUILT("1", "", "") ";" BUILT(
+         "2", "", "") "; F b O; F b O"
+                      "{\"optimizer\":1}; F b O{\"optimizer\":2};" PASS_OF(
+                          "0", "0", "1", "1") ";" PASS_OF("0", "1", "2", "2") ";" PASS_OF("0", "2",
+                                                                                          "3", "3"),
+     "optimizer.settings", LS_FAIL, "3 optimizers in turn"},
+    /* another training, by the same function; after several passes; of data that are not known */
+    {IN_TURN("", "", PASS_OF("0", "0", "1", "2") ";" PASS_OF("1", "0", "3", "4")),
+     "optimizer.settings", LS_WEAK, TWO_BUILT},
+    {IN_TURN("", "",
+             PASS_OF("0", "0", "1", "1") ";" PASS_OF("0", "1", "2", "2") ";" PASS_OF("0", "2", "3",
+                                                                                     "4")),
+     "optimizer.settings", LS_WEAK, TWO_BUILT},
+    {IN_TURN("", "", PASS_OF("0", "0", "1", "1") ";" PASS_OF("0", "1", "3", "4")),
+     "optimizer.settings", LS_WEAK, TWO_BUILT},
+    {IN_TURN("", "", PASS_OF("0", "0", "1", "2") ";" PASS_OF("0", "1", "4", "4")),
+     "optimizer.settings", LS_WEAK, TWO_BUILT},
+    /* of which none steps */
+    {"!;" BUILT("0", "", "") ";" BUILT("1", "", "") "; 4x F b O;" EACH, "optimizer.settings",
+     LS_WEAK, TWO_BUILT},
+    {"!;" NUMBERED("0", "sgd", "7") ";" NUMBERED("1", "sgd",
+                                                 "7") "; 2x F b O; 2x F b O{\"optimizer\":1};" EACH,
+     "optimizer.settings", LS_PASS, OF_TWO}, /* without momentum there is nothing to lose */
+    {IN_TURN("\"rule\":\"sgd\",", "", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {"!;" BUILT("0", "", "\"momentum\":0.9,") ";" BUILT(
+         "1", "\"rule\":\"sgd\",",
+         "\"momentum\":0.9,") "; 2x F b O; 2x F b O{\"optimizer\":1};" EACH,
+     "optimizer.settings", LS_FAIL, TWO_BUILT},
+    {IN_TURN("\"at\":\"train.py:9\",", "", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("\"state\":3,", "", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "", EACH FROM_FILE("\"which\":1,")), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"params\":[\"fc.bias\"],", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"built_lr\":0.2,", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"weight_decay\":0.2,", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"betas\":[0.9,0.99],", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"momentum\":0.9,", EACH), "optimizer.settings", LS_PASS, OF_TWO},
+    {IN_TURN("", "\"params\":[\"fc.weight\"],\"built_lr\":0.1},{", EACH), "optimizer.settings",
+     LS_PASS, "3 parameter groups of 2 optimizers"},
 };
 
 CALLS_TEST(moments_last, rebuilt)
