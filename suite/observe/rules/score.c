@@ -83,12 +83,13 @@ static void note(const ls_call *call, after *out)
 {
     out->combined += ls_calls_combine(call);
     double elements = ls_event_number(call->json, elements, 0);
-    bool batch = elements >= out->batch && fmod(elements, out->batch) == 0;
-    if (strstr(ls_calls_text(call, op), "gather") != NULL && (batch || elements == out->samples)) {
+    bool whole = elements == out->samples;
+    bool batch = !whole && elements >= out->batch && fmod(elements, out->batch) == 0;
+    if (strstr(ls_calls_text(call, op), "gather") != NULL && (batch || whole)) {
         out->gathers++;
         if (ls_calls_flag(call, cut) == 0) {
             out->batches += batch ? call->times : 0;
-            out->at_end += elements == out->samples ? call->times : 0;
+            out->at_end += whole ? call->times : 0;
             out->counted = out->counted == NULL ? call : out->counted;
         }
     }

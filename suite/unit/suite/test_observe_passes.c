@@ -79,6 +79,8 @@ static void write_reading(calls_job *job, int rank, const reading *r)
     {                                                     \
         members, one_part, one_stride, 1, 0, 0            \
     }
+#define NESTED(count) \
+    "\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":" count ","
 #define STREAMS(keys, times)         \
     {STREAM, 0, 0, 0, keys, times},  \
     {                                \
@@ -92,34 +94,60 @@ static const struct {
     const char *words;
 } readings[] = {
     /* one data set */
-    {WHOLE("", ""), "data.once", LS_PASS, "1 passes"},
+    {WHOLE("", ""), "data.once", LS_PASS, "twice in 1 passes, or read by each of several workers"},
     /* one split */
     {PARTS("", 2, 0, 2), "data.once", LS_PASS, "1 passes"},
     /* divided twice */
     {PARTS("", 2, 1, 2), "data.once", CALLS_HINT,
+     "pass 0: the part of the data set that rank 0 holds has 0 of 100 indices in common with that "
+     "of "
+     "rank 1, and DistributedSampler divides each of them among the ranks | the data are "
      "divided twice: by the script, which gives each rank a part, and by the sampler, which takes "
      "1/2 of it | train.py:18"},
     /* divided by the script alone */
-    {PARTS(PLAIN, 2, 1, 2), "data.once", LS_PASS, ""},
+    {PARTS(PLAIN "\"count\":100,", 2, 1, 2), "data.once", LS_PASS, "in 1 passes"},
     /* split by each rank */
-    {PARTS("", 2, 0, 1), "data.once", CALLS_HINT, "split differently on each rank"},
+    {PARTS("", 2, 0, 1), "data.once", CALLS_HINT,
+     "has 50 of 100 indices in common with that of rank 1, and DistributedSampler divides each of "
+     "them "
+     "among the ranks | the data are split differently on each rank"},
+    /* parts that each rank has filtered: nine tenths are one and the same, or fewer */
+    {PARTS("", 1, 10, 1), "data.once", LS_PASS, "1 passes"},
+    {PARTS("", 1, 11, 1), "data.once", CALLS_HINT, "has 89 of 100 indices in common"},
     /* divided by the script and by a library */
     {PARTS("\"sampler\":\"Shard\",", 2, 1, 2), "data.once", CALLS_HINT,
      "divided twice: by the script"},
     /* divided by the script, and all of it drawn */
     {PARTS("\"sampler\":\"Shard\",\"count\":100,", 2, 1, 2), "data.once", LS_PASS, ""},
     /* a DistributedSampler in a loader that is prepared */
-    {WHOLE("\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,",
-           "\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":26,"),
-     "data.once", LS_FAIL, "loader that was prepared again"},
+    {WHOLE(NESTED("26"), NESTED("26")), "data.once", LS_FAIL,
+     "pass 0: the ranks draw 52 of 100 samples: BatchSamplerShard over a DistributedSampler | the "
+     "data are divided twice: by DistributedSampler, and by the loader that was prepared again | "
+     "train.py:18"},
+    /* but for the last batches; in a pass that was not whole */
+    {WHOLE(NESTED("46"), NESTED("46")), "data.once", LS_PASS, "1 passes"},
+    {WHOLE(NESTED("45"), NESTED("46")), "data.once", LS_FAIL, "draw 91 of 100 samples"},
+    {WHOLE("\"whole\":false," NESTED("26"), NESTED("26")), "data.once", LS_PASS, "1 passes"},
     /* a loader that is prepared */
     {WHOLE("\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,",
            "\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,"),
      "data.once", LS_PASS, ""},
     /* each worker reads the stream */
-    {STREAMS(20, 2), "data.once", LS_FAIL, "every worker reads the whole stream"},
+    {STREAMS(20, 2), "data.once", LS_FAIL,
+     "rank 0: each sample of the stream comes 2 times in a pass, and the loader has 2 workers | "
+     "every "
+     "worker reads the whole stream"},
+    {STREAMS(8, 2), "data.once", LS_FAIL, "each sample of the stream comes 2 times"},
+    {STREAMS(7, 2), "data.once", LS_PASS, "twice in 1 passes, or read by each of several"},
+    {{STREAM, 0, 0, 0, 20, 1}, {STREAM, 0, 0, 0, 20, 2}, "data.once", LS_FAIL, "rank 1: each"},
+    {{STREAM "\"workers\":1,", 0, 0, 0, 20, 2}, {STREAM, 0, 0, 0, 20, 1}, "data.once", LS_PASS, ""},
+    {{STREAM "\"whole\":false,", 0, 0, 0, 20, 2},
+     {STREAM, 0, 0, 0, 20, 1},
+     "data.once",
+     LS_PASS,
+     ""},
     /* workers share the stream */
-    {STREAMS(40, 1), "data.once", LS_PASS, ""},
+    {STREAMS(40, 1), "data.once", LS_PASS, "twice in 1 passes, or read by each worker |"},
     /* a stream that comes three times */
     {STREAMS(20, 3), "data.once", LS_PASS, ""},
     /* all of a set of pictures that change */
@@ -159,18 +187,37 @@ typedef struct validated {
 } validated;
 
 #define EVAL " E F{\"grad\":false,\"training\":false,\"times\":8} T"
-#define GATHER(cut)                                                                                \
-    " E F{\"grad\":false,\"training\":false,\"times\":8} A{\"op\":\"all_gather\",\"times\":8," cut \
-    "\"grad\":false} T"
+#define GATHERED(times, cut)                                                                       \
+    " E F{\"grad\":false,\"training\":false,\"times\":8} A{\"op\":\"all_gather\",\"times\":" times \
+    "," cut "\"grad\":false} T"
+#define GATHER(cut) GATHERED("8", cut)
 #define DECISION EVAL " A{\"elements\":1,\"use\":\"decision\"}"
 
 #define STORED "\"source\":\"aa\","
 
 static const validated validations[] = {
     {"the same samples", EVAL " A", STORED CLASSES("1"), STORED CLASSES("1"), 64, 0, 1, 2,
-     "last.pt", "validation.fixed", LS_PASS, "the same samples"},
+     "last.pt", "validation.fixed", LS_PASS, "in 2 validations as"},
     {"samples that change", EVAL " A", STORED CLASSES("1"), STORED CLASSES("2"), 64, 0, 1, 2,
-     "last.pt", "validation.fixed", LS_FAIL, "the training's augmentation"},
+     "last.pt", "validation.fixed", LS_FAIL,
+     "rank 0: 8 of 8 samples of the validation at val.py:4 are not what they were in the pass "
+     "before, "
+     "with the same classes | validation samples are changed at random: the training's "
+     "augmentation"},
+    {"three that change", EVAL, STORED CLASSES("1"),
+     STORED "\"content\":[[0,\"a1\",3],[2,\"b1\",1],[4,\"c1\",0],[6,\"d1\",2],[8,\"e1\",2],[10,"
+            "\"f2\",1],[12,\"g2\",3],[14,\"h2\",0]],",
+     64, 0, 1, 2, "last.pt", "validation.fixed", LS_PASS, "in 2 validations"},
+    {"four that change", EVAL, STORED CLASSES("1"),
+     STORED "\"content\":[[0,\"a1\",3],[2,\"b1\",1],[4,\"c1\",0],[6,\"d1\",2],[8,\"e2\",2],[10,"
+            "\"f2\",1],[12,\"g2\",3],[14,\"h2\",0]],",
+     64, 0, 1, 2, "last.pt", "validation.fixed", LS_FAIL, "rank 0: 4 of 8 samples"},
+    {"seven samples", EVAL, STORED CLASSES("1"),
+     STORED "\"content\":[[0,\"a2\",3],[2,\"b2\",1],[4,\"c2\",0],[6,\"d2\",2],[8,\"e2\",2],[10,"
+            "\"f2\",1],[12,\"g2\",3]],",
+     64, 0, 1, 2, "last.pt", "validation.fixed", LS_SKIP, ""},
+    {"another place", EVAL, STORED CLASSES("1"), STORED CLASSES("2") "\"at\":\"val.py:5\",", 64, 0,
+     1, 2, "last.pt", "validation.fixed", LS_SKIP, ""},
     {"samples that are simulated", EVAL " A", CLASSES("1"), CLASSES("2"), 64, 0, 1, 2, "last.pt",
      "validation.fixed", LS_WEAK, "its data set holds nothing"},
     {"other samples", EVAL " A", CLASSES("1"), OTHERS, 64, 0, 1, 2, "last.pt", "validation.fixed",
@@ -180,9 +227,19 @@ static const validated validations[] = {
     {"two loaders", EVAL " A", CLASSES("1"), CLASSES("2") "\"loader\":2,", 64, 0, 1, 2, "last.pt",
      "validation.fixed", LS_SKIP, ""},
     {"padding is gathered", GATHER("\"cut\":false,"), "", "", 60, 0, 28, 1, "last.pt",
-     "validation.padding", LS_FAIL, "4 of 60 samples"},
+     "validation.padding", LS_FAIL,
+     "the ranks draw 4 of 60 samples of a validation again, so that all have as many, gather what "
+     "they find in 8 calls and cut nothing off | what fills up .. | train.py:28 | gather"},
+    {"padding in one call", GATHERED("1", "\"cut\":false,\"elements\":32,"), "", "", 60, 0, 28, 1,
+     "last.pt", "validation.padding", LS_FAIL, "in 1 calls and cut nothing off"},
+    {"padding of less than a batch", GATHERED("7", "\"cut\":false,"), "", "", 60, 0, 28, 1,
+     "last.pt", "validation.padding", LS_PASS, "2 validations gather samples"},
+    {"padding that moves no score", GATHER("\"cut\":false,"), "\"length\":400,", "", 60, 0, 28, 1,
+     "last.pt", "validation.padding", LS_WEAK, "4 of 400 samples"},
+    {"padding that is known of some", GATHER("\"cut\":false,"), "\"length\":399,", "", 60, 0, 28, 1,
+     "last.pt", "validation.padding", LS_FAIL, "4 of 399 samples"},
     {"padding is cut off", GATHER("\"cut\":true,"), "", "", 60, 0, 28, 1, "last.pt",
-     "validation.padding", LS_PASS, "count none twice"},
+     "validation.padding", LS_PASS, "2 validations gather samples, and count none twice"},
     {"by the library", GATHER("\"use\":\"metrics\","), "", "", 60, 0, 28, 1, "last.pt",
      "validation.padding", LS_PASS, "count none twice"},
     {"nothing is padded", GATHER("\"cut\":false,"), "", "", 64, 0, 32, 1, "last.pt",
@@ -190,22 +247,41 @@ static const validated validations[] = {
     {"sums are gathered", GATHER("\"cut\":false,\"elements\":2,"), "", "", 60, 0, 28, 1, "last.pt",
      "validation.padding", LS_SKIP, ""},
     {"the best by a part", EVAL, "", "", 64, 0, 1, 2, "out/model_best.pt", "validation.choice",
-     LS_FAIL, "own part of the samples"},
+     LS_FAIL,
+     "rank 0: out/model_best.pt is chosen by a validation that is divided among 2 ranks, and "
+     "nothing is "
+     "put together after any of 2 | the best weights are chosen by the score of the rank's own "
+     "part "
+     "of the samples | train.py:50"},
+    {"the best by a part of one of both", EVAL, "\"replicas\":1,", "", 64, 0, 1, 2, "Best.pt",
+     "validation.choice", LS_PASS, "all ranks"},
     {"the best by all", EVAL " A", "", "", 64, 0, 1, 2, "out/model_best.pt", "validation.choice",
-     LS_PASS, "all ranks"},
+     LS_PASS, "what is chosen follows the scores of all ranks |"},
     {"a broadcast puts nothing together", EVAL " A{\"op\":\"broadcast\"}", "", "", 64, 0, 1, 2,
      "best.pt", "validation.choice", LS_FAIL, "own part of the samples"},
     {"a sum of the training is none of the validation", " A" EVAL, "", "", 64, 0, 1, 2, "best.pt",
      "validation.choice", LS_FAIL, "own part of the samples"},
-    {"the last one", EVAL, "", "", 64, 0, 1, 2, "best/last.pt", "validation.choice", LS_SKIP, ""},
+    {"the last one", EVAL, "", "", 64, 0, 1, 2, "best/last.pt", "validation.choice", LS_SKIP,
+     "nothing is seen to be chosen by a validation"},
     {"the best by a whole validation", EVAL, "\"replicas\":1,", "\"replicas\":1,", 64, 0, 0, 1,
-     "best.pt", "validation.choice", LS_SKIP, ""},
+     "best.pt", "validation.choice", LS_SKIP, "no validation is divided among the ranks"},
     {"a part next to a whole validation", EVAL, "\"replicas\":1,", "", 64, 0, 0, 1, "best.pt",
      "validation.choice", LS_PASS, ""},
     {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "best.pt",
      "validation.choice", LS_FAIL, "own part of the samples"},
     {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "last.pt",
-     "validation.whole", LS_WEAK, "no collective follows"},
+     "validation.whole", LS_WEAK,
+     "no collective follows: what a rank prints or chooses by is of 1/2 of the "
+     "data | each .. | val.py:4 | all_reduce"},
+    {"one of both is put together", EVAL " A", "\"steps\":[2,2],", "", 64, 0, 1, 2, "last.pt",
+     "validation.whole", LS_PASS, "collectives in 1 of 2 validations that are divided |  |  | "},
+    {"three of padding", EVAL " A", "", "\"replicas\":4,", 61, 0, 1, 2, "last.pt",
+     "validation.whole", LS_PASS,
+     "| val.py:4 | the sampler repeats samples so that all ranks have as many: 3 of 61 count"},
+    {"dropped ends", EVAL " A", "\"drop_last\":true,", "\"drop_last\":true,", 61, 0, 1, 2,
+     "last.pt", "validation.whole", LS_PASS, "in 2 of 2 validations that are divided |  |  | "},
+    {"one replica", EVAL " A", "\"replicas\":1,", "\"replicas\":1,", 61, 0, 1, 2, "last.pt",
+     "validation.whole", LS_SKIP, "no validation is divided by a DistributedSampler"},
 };
 
 static void write_validation(calls_job *job, int rank, const validated *v, int number)
@@ -256,12 +332,24 @@ static const struct {
     const char *words;
 } drew[] = {
     {"[0,{\"torch\":\"a\",\"random\":\"b\"}],[1,{\"torch\":\"c\"}]",
-     "[0,{\"torch\":\"d\"}],[1,{\"torch\":\"e\"}]", LS_PASS, "of their own"},
-    {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"a\"}]", "", LS_FAIL, "all workers are seeded alike"},
+     "[0,{\"torch\":\"d\"}],[1,{\"torch\":\"e\"}]", LS_PASS,
+     "random numbers of their own in 8 workers"},
+    {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"a\"}]", "", LS_FAIL,
+     "rank 0, pass 0: workers 0 and 1 draw the same random numbers (torch) | all workers are "
+     "seeded "
+     "alike"},
+    {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"b\"}],[2,{\"random\":\"c\",\"torch\":\"b\"}]", "",
+     LS_FAIL, "workers 1 and 2 draw the same random numbers (torch)"},
+    {"[0,{\"torch\":\"a\"}],[0,{\"torch\":\"a\"}]", "", LS_SKIP, "no two workers"},
     {"[0,{\"dataset.rng\":\"a\"}],[1,{\"dataset.rng\":\"a\"}]", "", LS_FAIL,
-     "a generator of its own"},
+     "(dataset.rng) | the data set has a generator of its own"},
+    {"[0,{\"dataset.rng\":\"a\"}]", "[0,{\"dataset.rng\":\"a\"}]", LS_FAIL,
+     "begin each pass with the same state of the data set's own generator"},
     {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]", "[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]",
-     LS_FAIL, "begin each pass with the same seed"},
+     LS_FAIL,
+     "rank 0: worker 0 draws in pass 0 the random numbers of pass 0 (torch) | the workers begin "
+     "each "
+     "pass with the same seed"},
     /* one worker after the other of a loader that is built anew */
     {"[0,{\"torch\":\"a\"}]", "[1,{\"torch\":\"a\"}]", LS_SKIP, ""},
     {"[0,{}],[1,{}]", "[0,{}],[1,{}]", LS_PASS, ""},
@@ -399,9 +487,27 @@ CALLS_TEST(losses_are_of_their_ranks, common)
 
 static const calls_row others[] = {
     {VOTES("0.5", "0.5"), "validation.choice", LS_PASS, "all ranks"},
+    {VOTES("0.5", "null"), "validation.choice", LS_SKIP, "no validation"},
+    {"F S B K P Z; 0:" VOTE("0.5") "; 1: F S B K P Z", "validation.choice", LS_SKIP,
+     "no validation"},
+    {VOTES("0.5", "0.50001"), "validation.choice", LS_FAIL, "is 0.5 on rank 0"},
     {VOTES("0.5", "0.500001"), "validation.choice", LS_PASS, "all ranks"},
-    {VOTES("0.5", "0.6"), "validation.choice", LS_FAIL, "sync_dist=True"},
-    {DRAWN(DROPOUT, "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_FAIL, MISSING},
+    {VOTES("0.5", "0.6"), "validation.choice", LS_FAIL,
+     "chooses by \"val_loss\", which is 0.5 on rank 0 and 0.6 on rank 1 | the score is logged "
+     "without "
+     "sync_dist=True .. | train.py:28 | self.log(\"val_loss\", ..., sync_dist=True)"},
+    {VOTES("0.5", "0.5") ";" VOTES("0.5", "0.6"), "validation.choice", LS_FAIL, "on rank 1"},
+    {DRAWN(DROPOUT, "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_FAIL,
+     "rank 0: Net runs in training mode and without autograd in 8 forwards, in 2 of 10 steps "
+     "| " MISSING " .. | train.py:20 | model"},
+    {"!" DROPOUT
+     "; 6x F{\"autocast\":null} b O Z; F{\"autocast\":null} b O Z F{\"grad\":false,\"times\":4}",
+     "validation.mode", LS_PASS, "1 validations", 1},
+    {"!" DROPOUT
+     "; 7x F{\"autocast\":null} b O Z; F{\"autocast\":null} b O Z F{\"grad\":false,\"times\":2}",
+     "validation.mode", LS_FAIL, "in 2 forwards, in 1 of 8 steps", 1},
+    {"!" DROPOUT "; 2x F{\"grad\":false,\"times\":4} F b O Z; 7x F b O Z", "validation.mode",
+     LS_PASS, "", 1},
     {DRAWN(DROPOUT, "F{\"grad\":false} F{\"grad\":false}"), "validation.mode", LS_FAIL, MISSING},
     {DRAWN(DROPOUT, "E F{\"grad\":false,\"training\":false,\"times\":4} T"), "validation.mode",
      LS_SKIP, ""},
@@ -414,8 +520,14 @@ static const calls_row others[] = {
      ""},
     {NORMS("\"eval_norms\":2"), "mode.training", LS_PASS, "(frozen)"},
     {NORMS("\"thawed\":2,\"thawed_at\":\"train.py:12\""), "mode.training", LS_FAIL,
-     "turns frozen batch norms on again"},
-    {NORMS(UNMEASURED), "mode.training", LS_FAIL, "its dropouts are off | train.py:12"},
+     "rank 0: 2 norms of Net whose parameters are frozen, and that were put in eval mode, are in "
+     "training "
+     "mode where it is trained | model.train() turns frozen batch norms on again .. | train.py:12 "
+     "|"},
+    {NORMS(UNMEASURED), "mode.training", LS_FAIL,
+     "rank 0: 2 norms of Net are in eval mode in training forwards and normalize by the statistics "
+     "that "
+     "they were built with | a part .. its dropouts are off | train.py:12 | train()"},
     {NORMS(UNMEASURED ",\"unmeasured_by_model\":true"), "mode.training", LS_WEAK,
      "the model's own train() leaves them"},
 };
