@@ -37,26 +37,36 @@
 
 /* Passes of two ranks, a rule and what it says. */
 static const calls_row drawings[] = {
-    {OWN HALVES("7", ""), "data.disjoint", LS_PASS, "2 passes"},
-    {OWN HALVES("7", ""), "data.covered", LS_PASS, "2 whole passes"},
-    {OWN HALVES("7", ""), "data.shuffled", LS_PASS, "1 passes"},
+    {OWN HALVES("7", ""), "data.disjoint", LS_PASS, "indices of 2 ranks disjoint in 2 passes |"},
+    {OWN HALVES("7", ""), "data.covered", LS_PASS, "all indices were drawn in 2 whole passes |"},
+    {OWN HALVES("7", ""), "data.shuffled", LS_PASS,
+     "1 passes in another order than the one before |"},
     {OWN PASSES("DistributedSampler", "39 20 0 2", "3", "39 20 1 2", "3", "7", ""), "data.disjoint",
      LS_PASS, "2 passes"}, /* padded: 0 is drawn twice */
     {OWN PASSES("DistributedSampler", "41 20 0 2", "3", "41 20 1 2", "3", "7", ""), "data.covered",
      LS_PASS, "2 whole"}, /* drop_last */
     {SAME PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "7",
                  "\"sampler_rank\":0,"),
-     "data.disjoint", LS_FAIL, "rank=0 on ranks 0 and 1"},
+     "data.disjoint", LS_FAIL,
+     "pass 0: 20 of 40 indices are on a further rank, too (index 0 on ranks 0 and 1; "
+     "DistributedSampler) | DistributedSampler was given rank=0 on ranks 0 and 1 .. | train.py:18 "
+     "| "
+     "leave"},
     {OWN "0: =DistributedSampler 40 20 0 2 3 ; 1: =DistributedSampler 40 20 0 2 9 "
          "\"sampler_epoch\":4,; 0: =DistributedSampler 40 20 0 2 7 ; 1: =DistributedSampler 40 20 "
          "0 2 7 \"sampler_epoch\":4,",
-     "data.disjoint", LS_FAIL, "set_epoch was called with different values"},
+     "data.disjoint", LS_FAIL,
+     "set_epoch was called with different values: 0 and 4 | train.py:18 | call"},
     {OWN PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "9", "7", ""), "data.disjoint",
      LS_FAIL, "different seeds"},
     {OWN PASSES("DistributedSampler", "80 20 0 4", "3", "80 20 1 4", "3", "7", "\"replicas\":4,"),
-     "data.covered", LS_FAIL, "num_replicas=4"},
+     "data.covered", LS_FAIL,
+     "pass 0: 40 of 80 indices (those that are 0 modulo 1) are on no rank | DistributedSampler was "
+     "given num_replicas=4, the job has 2 ranks | train.py:18 | leave"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "9", ""), "data.disjoint",
-     LS_WEAK, "if all ranks open the same data"},
+     LS_WEAK,
+     "pass 0: 20 of 40 indices are on several ranks (RandomSampler), but batches differ .. | "
+     "train.py:18 | if all ranks open the same data"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "9", CONTENT), "data.disjoint",
      LS_FAIL, "no DistributedSampler"},
     {SAME PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", ""), "data.disjoint",
@@ -73,15 +83,29 @@ static const calls_row drawings[] = {
      LS_PASS, "2 passes"},
     {OWN PASSES("OwnSampler", "40 10 0 1", "3", "40 10 20 1", "3", "7", ""), "data.covered",
      LS_SKIP, "script's own"},
-    {OWN HALVES("3", ""), "data.shuffled", LS_FAIL, "set_epoch was not called"},
+    {OWN HALVES("3", ""), "data.shuffled", LS_FAIL,
+     "rank 0: pass 1 draws its indices in the order of the pass before, although "
+     "DistributedSampler "
+     "shuffles | set_epoch was not called between the passes: the sampler's epoch is 0 in both | "
+     "train.py:18 | call"},
     {OWN HALVES("3", "\"shuffle\":false,"), "data.shuffled", LS_WEAK,
-     "not shuffled: every epoch has the same batches"},
+     "rank 0: 1 of 1 passes draw their indices in the order of the pass before "
+     "(DistributedSampler) | "
+     "the training data are not shuffled .. | train.py:18 | if it is not meant: "
+     "DistributedSampler"},
     {OWN HALVES("7", "\"shuffle\":false,"), "data.shuffled", LS_SKIP, "not asked to shuffle"},
-    {OWN HALVES("7", SORTED), "data.shuffled", CALLS_HINT, "each batch has samples of one class"},
+    {OWN HALVES("7", SORTED), "data.shuffled", CALLS_HINT,
+     "rank 0: a pass that is trained on has the order of the data set, which is sorted by class: "
+     "16 "
+     "samples of 4 classes, one after the other | nothing shuffles: each batch has samples of one "
+     "class .. | train.py:18 | shuffle=True"},
     {OWN HALVES("7", MIXED), "data.shuffled", LS_SKIP, "not asked to shuffle"},
     {OWN HALF_PASS, "data.shuffled", LS_WEAK, "one pass"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "3", ""), "data.shuffled",
-     LS_FAIL, "seeded alike"},
+     LS_FAIL,
+     "although RandomSampler shuffles | the sampler's generator is seeded alike before each pass, "
+     "its "
+     "epoch stays the same | train.py:18 | seed"},
     {OWN PASSES("DistributedSampler", "80 20 0 2", "3", "80 20 1 2", "3", "7", "\"whole\":false,"),
      "data.covered", LS_WEAK, "reached its end"},
     {OWN PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "3",
@@ -93,9 +117,13 @@ static const calls_row drawings[] = {
     {OWN PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "3",
                 "\"indices\":false,"),
      "data.disjoint", LS_SKIP, "no indices"},
-    {SAME HALVES("7", ""), "data.distinct", LS_FAIL, "same batches"},
+    {SAME HALVES("7", ""), "data.distinct", LS_FAIL,
+     "ranks 0 and 1 have the same inputs in all of 4 training forwards | all ranks train on the "
+     "same "
+     "batches: no DistributedSampler .. | train.py:18 | give"},
     {OWN HALVES("7", ""), "data.distinct", LS_PASS, "inputs differ"},
-    {OWN HALVES("7", "\"workers\":2,\"base_seed\":5,"), "data.distinct", LS_PASS, "seed by rank"},
+    {OWN HALVES("7", "\"workers\":2,\"base_seed\":5,"), "data.distinct", LS_PASS,
+     "inputs differ between 2 ranks |  | train.py:18 | the workers of all ranks have the same"},
 };
 
 CALLS_TEST(data_are_judged, drawings)
@@ -123,15 +151,117 @@ static const calls_row built[] = {
 
 CALLS_TEST(data_are_named_where_they_are_built, built)
 
+#define ORDER(length, zero, mix, one, next) \
+    OWN PASSES("DistributedSampler", length zero, mix, length one, mix, next, "")
+#define OF(sampler, zero, one, members) OWN ONCE(sampler, zero, "1", one, "1", members)
+#define SORT_OF(members, a, b, c) \
+    members "\"shuffle\":false,\"classified\":true,\"content\":[" a "," b "," c "],"
+
+/* What is just allowed, and one more. */
+static const calls_row limits[] = {
+    {OF("DistributedSampler", "40 20 0 1", "40 20 19 1", ""), "data.disjoint", LS_PASS,
+     "disjoint in 1 passes"},
+    {OF("DistributedSampler", "40 20 0 1", "40 20 18 1", ""), "data.disjoint", LS_FAIL,
+     "pass 0: 2 of 40 indices are on a further rank, too (index 18 on ranks 0 and 1"},
+    {OF("OwnSampler", "40 20 0 1", "40 20 16 1", ""), "data.disjoint", LS_PASS, "in 1 passes"},
+    {OF("OwnSampler", "40 20 0 1", "40 20 15 1", ""), "data.disjoint", LS_WEAK, "5 of 40 indices"},
+    {OF("RandomSampler", "40 20 0 1", "40 20 19 1", ""), "data.disjoint", LS_WEAK, "1 of 40"},
+    {OF("RandomSampler", "40 20 0 1", "40 20 20 1", ""), "data.disjoint", LS_PASS, "in 1 passes"},
+    {OF("OwnSampler", "18 20 0 1", "18 20 0 1", ""), "data.disjoint", LS_SKIP, "replacement"},
+    {OF("OwnSampler", "19 20 0 1", "19 20 0 1", ""), "data.disjoint", LS_WEAK, "on several ranks"},
+    {OF("DistributedSampler", "44 20 0 1", "44 20 20 1", ""), "data.covered", LS_PASS, "1 whole"},
+    {OF("DistributedSampler", "45 20 0 1", "45 20 20 1", ""), "data.covered", LS_FAIL,
+     "5 of 45 indices (those that are 0 modulo 1) are on no rank | the sampler leaves a part"},
+    {OF("DistributedSampler", "40 20 0 1", "40 20 0 1", ""), "data.covered", LS_FAIL,
+     "20 of 40 indices (those that are 0 modulo 1) are on no rank | several ranks read the same"},
+    {OF("DistributedSampler", "90 20 0 2", "90 20 1 2", "\"modulus\":2,"), "data.covered", LS_FAIL,
+     "5 of 45 indices (those that are 0 modulo 2)"},
+    {OF("DistributedSampler", "45 20 0 1", "45 20 20 1", "\"batch\":3,"), "data.covered", LS_PASS,
+     "1 whole"},
+    {OF("DistributedSampler", "40 20 0 2", "40 20 1 2", "\"steps\":[1,81],"), "data.disjoint",
+     LS_PASS, "1 passes"},
+    {OF("DistributedSampler", "40 20 0 2", "40 20 1 2", "\"steps\":[1,82],"), "data.disjoint",
+     LS_UNSUPPORTED, "no pass over a DataLoader"},
+    {ORDER("16 ", "8 0 2", "3", "8 1 2", "3"), "data.shuffled", LS_FAIL, "rank 0: pass 1 draws"},
+    {OWN "=DistributedSampler 14 7 0 2 3 ; =DistributedSampler 14 7 0 2 3 ", "data.shuffled",
+     LS_PASS, "1 passes"},
+    {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,", "data.shuffled", LS_FAIL,
+     "pass 1 draws"},
+    {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,\"order\":\"\",", "data.shuffled", LS_PASS,
+     ""},
+    {OWN "=DistributedSampler 40 20 0 2 3 ; =DistributedSampler 40 20 0 2 3 \"at\":\"train.py:9\",",
+     "data.shuffled", LS_WEAK, "one pass"},
+    {OWN "2x =DistributedSampler 40 20 0 2 3 ; =DistributedSampler 40 20 0 2 7 ", "data.shuffled",
+     LS_FAIL, "rank 0: pass 1 draws"},
+    {OWN "=DistributedSampler 40 20 0 2 3 ; 2x =DistributedSampler 40 20 0 2 7 ", "data.shuffled",
+     LS_FAIL, "rank 0: pass 2 draws"},
+    {OWN "2x (0: =DistributedSampler 40 20 0 2 3 ); 1: =DistributedSampler 40 20 0 2 3 ; 1: "
+         "=DistributedSampler 40 20 0 2 7 ",
+     "data.shuffled", LS_FAIL, "rank 0: pass 1 draws"},
+    {OWN "2x (1: =DistributedSampler 40 20 0 2 3 ); 0: =DistributedSampler 40 20 0 2 3 ; 0: "
+         "=DistributedSampler 40 20 0 2 7 ",
+     "data.shuffled", LS_FAIL, "rank 1: pass 1 draws"},
+    {OWN "3x =RandomSampler 40 20 0 2 3 \"shuffle\":false,", "data.shuffled", LS_WEAK,
+     "2 of 2 passes draw their indices in the order of the pass before (RandomSampler) .. | if it "
+     "is not meant: DataLoader(..., shuffle=True)"},
+    {OWN "2x =RandomSampler 40 20 0 2 3 \"shuffle\":false,; =RandomSampler 40 20 0 2 7 "
+         "\"shuffle\":false,",
+     "data.shuffled", LS_SKIP, "not asked to shuffle"},
+    /* sorted by class: the batch's size, fewer classes or samples, other orders, one pass */
+    {OWN HALVES("7", "\"batch\":5," SORTED), "data.shuffled", CALLS_HINT, "16 samples of 4"},
+    {OWN HALVES("7", "\"batch\":6," SORTED), "data.shuffled", LS_SKIP, ""},
+    {OWN ONCE("DistributedSampler", "40 20 0 2", "3", "40 20 1 2", "3", SORTED), "data.shuffled",
+     LS_SKIP, "not asked"},
+    {OWN HALVES("7", "\"indices\":false," SORTED), "data.shuffled", LS_SKIP,
+     "no pass with indices"},
+    {OWN HALVES("7", SORT_OF("", CLASS(1, 0, 0, 0, 0), CLASS(2, 1, 1, 1, 1),
+                             CLASS(3, 2, 2, 2, 2) "," CLASS(4, 2, 2, 2, 2))),
+     "data.shuffled", CALLS_HINT, "16 samples of 3 classes"},
+    {OWN HALVES("7", SORT_OF("", CLASS(1, 0, 0, 0, 0), CLASS(2, 1, 1, 1, 1),
+                             CLASS(3, 1, 1, 1, 1) "," CLASS(4, 1, 1, 1, 1))),
+     "data.shuffled", LS_SKIP, ""},
+    {OWN HALVES("7", SORT_OF("", CLASS(1, 0, 0, 0, 0), CLASS(2, 1, 1, 1, 1),
+                             CLASS(3, 2, 2, 2, 2) ",[40,\"x\",2],[41,\"x\",2],[42,\"x\",2]")),
+     "data.shuffled", LS_SKIP, ""},
+    {OWN HALVES("7", SORT_OF("", CLASS(1, 0, 0, 0, 1), CLASS(2, 1, 1, 2, 2),
+                             CLASS(3, 2, 2, 3, 3) "," CLASS(4, 3, 3, 3, 4))),
+     "data.shuffled", LS_SKIP, ""},
+    {OWN HALVES("7", SORT_OF("", CLASS(2, 0, 0, 0, 0), CLASS(1, 1, 1, 1, 1),
+                             CLASS(3, 2, 2, 2, 2) "," CLASS(4, 3, 3, 3, 3))),
+     "data.shuffled", LS_SKIP, ""},
+    {OWN HALVES("7", "\"sampler_at\":\"train.py:8\"," SORTED), "data.shuffled", CALLS_HINT,
+     "| train.py:8 |"},
+    {OWN HALVES("7", "\"workers\":0,\"base_seed\":5,"), "data.distinct", LS_PASS,
+     "2 ranks |  |  | "},
+    {OWN
+     "0: =RandomSampler 40 20 0 1 3 \"workers\":2,\"base_seed\":5,; 1: =RandomSampler 40 20 20 1 "
+     "3 \"workers\":2,\"base_seed\":6,",
+     "data.distinct", LS_PASS, "2 ranks |  |  | "},
+};
+
+CALLS_TEST(data_are_judged_up_to_a_limit, limits)
+
 static const calls_row others[] = {
     /* made up data */
-    {"4x F{\"input\":\"11\"} S B K P Z", "data.distinct", LS_WEAK, "never changes"},
+    {"4x F{\"input\":\"11\"} S B K P Z", "data.distinct", LS_WEAK,
+     "ranks 0 and 1 have the same input in all of 4 training forwards, and it never changes"},
+    {"F{\"input\":\"11\"} S B K P Z; F{\"input\":\"22\"} S B K P Z", "data.distinct", LS_FAIL,
+     "in all of 2 training forwards"},
+    {"F{\"input\":\"11\"} S B K P Z", "data.distinct", LS_WEAK, "in all of 1 training forwards"},
+    {"2x (0: F S B K P Z; 1: F{\"input\":\"2\"} S B K P Z; 2: F{\"input\":\"2\"} S B K P Z); (0: F "
+     "S B "
+     "K P Z; 1: F{\"input\":\"3\"} S B K P Z; 2: F{\"input\":\"3\"} S B K P Z)",
+     "data.distinct", LS_FAIL, "ranks 1 and 2 have the same inputs in all of 3", 3},
     {"2x F{\"input\":\"11\"} S B K P Z; 2x F{\"input\":\"22\"} S B K P Z", "data.distinct", LS_FAIL,
-     "from the same seed"},
+     "the script draws them from the same seed .. | train.py:20 | seed"},
     /* the noise of a generator is drawn alike on all ranks, the data are not: no fault */
     {"2x (F{\"model\":1,\"input\":\"11\"} F S B K P Z; F{\"model\":1,\"input\":\"22\"} F S B K P "
      "Z)",
-     "data.distinct", LS_PASS, "drawn (noise)"},
+     "data.distinct", LS_PASS,
+     "| train.py:20 | the inputs of this model are the same on all ranks: if they are drawn "
+     "(noise)"},
+    {"F{\"model\":1,\"input\":\"11\"} F S B K P Z; F{\"model\":2,\"input\":\"22\"} F S B K P Z",
+     "data.distinct", LS_PASS, "inputs differ between 2 ranks |  |  | "},
     /* ranks of a group that share a model's parts have the same data by design */
     {"!\"world\":1,; 2x F{\"input\":\"11\"} b O Z; 2x F{\"input\":\"22\"} b O Z", "data.distinct",
      LS_SKIP, "over all ranks"},
