@@ -32,11 +32,12 @@ static const calls_row files[] = {
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           "},\"params_missing\":[\"head.weight\"]}; 3x F S B K P Z",
      "checkpoint.content", LS_PASS, "2 files"},
-    {SAVE "\"path\":\"\",\"what\":{" MODEL
-          ",\"optimizer\":[\"o\"]},\"params_missing\":[\"head.weight\"]}; 3x F S B K P Z",
+    {SAVE
+     "\"path\":\"\",\"what\":{" MODEL
+     ",\"optimizer\":[\"o\"]},\"params_missing\":[\"fc.weight\",\"head.weight\"]}; 3x F S B K P Z",
      "checkpoint.content", LS_FAIL,
-     "rank 0, step 3:  holds an optimizer, but not 1 of the parameters that it trains: head.weight "
-     "| only a part of the model .. | train.py:50 | save"},
+     "rank 0, step 3:  holds an optimizer, but not 2 of the parameters that it trains: fc.weight, "
+     "head.weight | only a part of the model .. | train.py:50 | save"},
     {SAVE "\"path\":\"last.pt\",\"what\":{" MODEL "}}; 3x F S B K P Z", "checkpoint.content",
      LS_FAIL, "step 3: 2 ranks write the file last.pt | torch.save on .. | train.py:50 | if"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL "},\"params\":0}; 3x F S B K P Z", "checkpoint.content",

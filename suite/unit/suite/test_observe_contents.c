@@ -63,28 +63,66 @@ static const struct {
      "disjoint"},
     /* each rank has an order of its own */
     {RANK(TRAIN(200, 0, 2, 100, 0)), RANK(TRAIN(200, 50, 1, 100, 1)), "data.disjoint", LS_FAIL,
-     "not in the same order"},
+     "pass 0: 50 of 100 samples of rank 0 are on rank 1, too, under other indices | the ranks' "
+     "data "
+     "sets are not in the same order"},
     /* samples come several times, on one rank as on two */
     {RANK(TRAIN(200, 0, 0, 50, 0), TRAIN(200, 0, 0, 50, 0)),
      RANK(TRAIN(200, 0, 0, 50, 1), TRAIN(200, 0, 0, 50, 1)), "data.disjoint", LS_PASS, "disjoint"},
     /* the last batches are filled up with samples of the first ones; eight are rank 0's */
     {RANK(TRAIN(72, 0, 1, 40, 0)), RANK(TRAIN(72, 32, 1, 40, 1)), "data.disjoint", LS_PASS,
      "disjoint"},
+    {RANK(TRAIN(71, 0, 1, 40, 0)), RANK(TRAIN(71, 31, 1, 40, 1)), "data.disjoint", LS_FAIL,
+     "pass 0: 9 of 40 samples of rank 0 are on rank 1, too, under other indices | the ranks' data "
+     ".. | "
+     "split.py:3 | build"},
+    {RANK(TRAIN(64, 0, 1, 32, 0)), RANK(TRAIN(64, 23, 1, 32, 1)), "data.disjoint", LS_FAIL,
+     "9 of 32"},
+    {RANK(TRAIN(62, 0, 1, 31, 0)), RANK(TRAIN(62, 22, 1, 31, 1)), "data.disjoint", LS_PASS,
+     "disjoint"},
+    {RANK(TRAIN(64, 0, 1, 33, 0)), RANK(TRAIN(64, 23, 1, 31, 1)), "data.disjoint", LS_PASS,
+     "disjoint"},
+    {RANK(TRAIN(200, 0, 1, 100, 0)), RANK(TRAIN(200, 90, 1, 100, 1)), "data.disjoint", LS_PASS,
+     "disjoint"},
+    {RANK(TRAIN(200, 0, 1, 100, 0)), RANK(TRAIN(200, 89, 1, 100, 1)), "data.disjoint", LS_FAIL,
+     "11 of 100"},
     /* a stream that is not split; batches differ: each rank may draw from all of it */
-    {RANK(STREAM(0, 1, 100)), RANK(STREAM(20, 1, 100)), "data.disjoint", LS_WEAK, "same stream"},
+    {RANK(STREAM(0, 1, 100)), RANK(STREAM(20, 1, 100)), "data.disjoint", LS_WEAK,
+     "pass 0: 80 of 100 samples of rank 0 are on rank 1, too; batches differ .. | all ranks read "
+     "the same "
+     "stream .. | split.py:3 | let"},
     /* a stream that is split */
     {RANK(STREAM(0, 2, 100)), RANK(STREAM(1, 2, 100)), "data.disjoint", LS_SKIP, "no indices"},
     /* a split of each rank's own */
     {RANK(TRAIN(160, 0, 1, 80, 0), VAL(40, 160, 1, 40, 0)),
      RANK(TRAIN(160, 80, 1, 80, 1), VAL(40, 20, 1, 40, 1)), "data.held_out", LS_FAIL,
-     "split differently"},
-    /* a split of each rank's own, where it is drawn */
-    {RANK(TRAIN(160, 0, 1, 80, 0), VAL(40, 160, 1, 40, 0)),
-     RANK(TRAIN(160, 80, 1, 80, 1), VAL(40, 20, 1, 40, 1)), "data.held_out", LS_FAIL, "split.py:3"},
+     "40 of 80 samples of the validation are trained on, by this or another rank | training and "
+     "validation are split differently on each rank or after a resume .. | split.py:3 | split"},
     /* one split */
     {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 160, 1, 40, 0)),
      RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 160, 1, 40, 1)), "data.held_out", LS_PASS,
-     "not trained on"},
+     "40 samples of validations are not trained on |"},
+    /* as many as a tenth, and one more */
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 156, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 156, 1, 40, 1)), "data.held_out", LS_PASS,
+     "40 samples of validations are not trained on"},
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 155, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 155, 1, 40, 1)), "data.held_out", LS_FAIL,
+     "5 of 40 samples of the validation are trained on"},
+    /* of few samples; of nineteen twentieths; of a training that saw nine tenths, and less */
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 100, 1, 31, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 100, 1, 31, 1)), "data.held_out", LS_SKIP, "too few"},
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 128, 1, 32, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 128, 1, 32, 1)), "data.held_out", LS_WEAK,
+     "32 of 32 samples of the validation at val.py:4 are trained on"},
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 122, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 122, 1, 40, 1)), "data.held_out", LS_WEAK, "38 of 40"},
+    {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 123, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 123, 1, 40, 1)), "data.held_out", LS_FAIL, "37 of 40"},
+    {RANK(TRAIN(160, 0, 2, 72, 0), VAL(40, 123, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 72, 1), VAL(40, 123, 1, 40, 1)), "data.held_out", LS_FAIL, "21 of 40"},
+    {RANK(TRAIN(160, 0, 2, 71, 0), VAL(40, 123, 1, 40, 0)),
+     RANK(TRAIN(160, 1, 2, 72, 1), VAL(40, 123, 1, 40, 1)), "data.held_out", LS_WEAK, "20 of 40"},
     /* a few duplicates */
     {RANK(TRAIN(160, 0, 2, 80, 0), VAL(40, 158, 1, 40, 0)),
      RANK(TRAIN(160, 1, 2, 80, 1), VAL(40, 158, 1, 40, 1)), "data.held_out", LS_PASS,
@@ -128,9 +166,15 @@ static const struct {
     const char *words;
 } validations[] = {
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 80, "val.py:4",
-     "validation.mode", LS_PASS, "in eval mode"},
+     "validation.mode", LS_PASS, "2 validations in eval mode"},
     {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4", "validation.mode", LS_FAIL,
-     "no model.eval()"},
+     "rank 0: Net runs in training mode over 10 batches that are not trained on | no model.eval() "
+     ".. | "
+     "train.py:20 | model.eval()"},
+    {"F S B K P Z F{\"grad\":false,\"times\":9} A", 80, "val.py:4", "validation.mode", LS_FAIL,
+     "10 batches"},
+    {"F S B K P Z F{\"grad\":false,\"times\":8} A", 80, "val.py:4", "validation.mode", LS_PASS,
+     "2 valid"},
     /* statistics of batch norm over the training data, or by a loop of a library */
     {"F S B K P Z F{\"grad\":false,\"times\":10} A", 160, "val.py:4", "validation.mode", LS_PASS,
      "measured anew"},
@@ -144,7 +188,8 @@ static const struct {
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 79, "val.py:4",
      "validation.whole", LS_PASS, "1 of 79 count twice"},
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T", 80, "val.py:4",
-     "validation.whole", LS_WEAK, "1/2 of the data"},
+     "validation.whole", LS_WEAK,
+     "what a rank prints or chooses by is of 1/2 of the data .. | val.py:4 | all_reduce"},
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T", 80, "val.py:4",
      "validation.whole", LS_WEAK, "nothing sums"},
 };
