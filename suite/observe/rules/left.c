@@ -45,7 +45,7 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     }
     const ls_observe_rank *rank = &trace->rank[0];
     ls_job_names unused = {0}, allowed = {0};
-    int seen = 0;
+    int seen = 0, known = 0;
     const char *at = "";
     for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
@@ -64,10 +64,11 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
         } else {
             ls_job_add_name(&allowed, tensor->name);
         }
+        known++;
     }
-    if (seen + unused.count + allowed.count == 0 && ls_trace_is_ddp(trace)) {
+    if (known == 0 && ls_trace_is_ddp(trace)) {
         ls_finding_missing(trace, "no samples of a model in DistributedDataParallel", out);
-    } else if (seen + unused.count + allowed.count == 0) {
+    } else if (known == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no model is in DistributedDataParallel");
     } else if (unused.count > 0) {
         ls_finding_set(out, LS_FAIL, at, NULL,
@@ -80,8 +81,8 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     if (allowed.count > 0) {
         ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));
     }
-    ls_verdict_pass(&out->verdict, seen + allowed.count,
-                    "%d parameters get gradients, %d may be unused and are", seen, allowed.count);
+    ls_verdict_pass(&out->verdict, known, "%d parameters get gradients, %d may be unused and are",
+                    seen, allowed.count);
 }
 
 /* ---- nothing left from the step before ------------------------------------------------------- */

@@ -105,6 +105,9 @@ static const calls_row others[] = {
     {READ("\"step\":3,\"shared\":3,\"begun_ns\":40"), "checkpoint.content", LS_PASS, ""},
     {READ("\"step\":3,\"shared\":3,\"begun_ns\":40,\"failed\":true"), "checkpoint.content", LS_FAIL,
      "which rank 0 writes in the same step, and fails | no barrier between"},
+    {"1: {\"event\":\"save\",\"path\":\"a\",\"step\":2,\"what\":{}}; " READ(
+         "\"step\":3,\"shared\":3,\"begun_ns\":60"),
+     "checkpoint.content", LS_PASS, ""},
     {READ("\"step\":4,\"shared\":3,\"begun_ns\":60"), "checkpoint.content", LS_PASS, ""},
     /* nothing was loaded, and what the job saves lacks the scaler: the first is the worse */
     {"{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"missing\":3,\"unexpected\":3,"

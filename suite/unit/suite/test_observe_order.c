@@ -183,6 +183,8 @@ static void write_samples(const calls_job *job, int step, double local, double s
 #define NEVER(more)                                                                          \
     "!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"" more \
     "]}]};{\"event\":\"idle\",\"at\":\"train.py:8\",\"params\":[\"fc.bias\"],\"steps\":8};"
+#define COVERED(members) \
+    "!" members "\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,\"f32\",true]],;"
 #define OTHER "O{\"optimizer\":1} Z{\"optimizer\":1}"
 
 #define ONE(reached) "b{\"at\":\"train.py:60\",\"reached\":" reached "} "
@@ -196,9 +198,23 @@ static const calls_row mixtures[] = {
      * without detach() */
     {NETWORKS "4x (Z F " ONE("1") "O; " Z1 "F " TWO("3") O1 ")", "reduction.left", LS_WEAK, ""},
     {NETWORKS "4x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
-     "of train.py:60, and what train.py:70 left"},
+     "3 steps, the first of them step 3, are made by two losses: that of train.py:60, and what "
+     "train.py:70 left"},
+    {NETWORKS "3x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
+     "2 steps, the first of them step 3"},
+    {NETWORKS "2x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
+     "no detailed step"},
     {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
-     "of train.py:70, and what train.py:60 left"},
+     "4 steps, the first of them step 2, are made by two losses: that of train.py:70, and what "
+     "train.py:60 left"},
+    {NETWORKS "2x (Z " Z1 "F " ONE("3") "O; F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
+     "2 steps, the first of them step 2"},
+    {NETWORKS "Z " Z1 "F " ONE("3") "O; F " TWO("3") O1, "reduction.left", LS_WEAK,
+     "no detailed step"},
+    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; Z F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
+     "4 steps, the first of them step 2"},
+    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; " Z1 "F " TWO("3") O1 ")", "reduction.left", LS_WEAK,
+     "no detailed step"},
     /* a part that two tasks share (1), stepped once for both: the other task is the other's alone
      */
     {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("2") O1 ")", "reduction.left", LS_WEAK, ""},
@@ -226,19 +242,23 @@ static const struct {
     {{NETWORKS "F b O; F b{\"at\":\"train.py:70\"} " OTHER "; " DETAIL
                "F b O; F b{\"at\":\"train.py:70\"} " OTHER
                "; F b O; F b{\"at\":\"train.py:70\"} " OTHER,
-      "reduction.left", LS_FAIL, "steps again by old gradients"},
+      "reduction.left", LS_FAIL,
+      "step 3, rank 0: 1 parameters hold a gradient that was there before the step's own "
+      "backward, and it stays in the sum: fc.bias | no zero_grad .. | train.py:21 | call"},
      3,
      {.local = 2, .reduced = 3}},
     {{NETWORKS "F b O; F b{\"at\":\"train.py:70\"} " OTHER "; " DETAIL
                "F b O; F b{\"at\":\"train.py:70\"} " OTHER
                "; F b O; F b{\"at\":\"train.py:70\"} " OTHER,
-      "reduction.left", LS_PASS, ""},
+      "reduction.left", LS_PASS, "looked at 2 times in steps after the first |"},
      3,
      {.local = 2, .reduced = 2}},
     {{NETWORKS "F b O Z; F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER "; " DETAIL
                "F b O Z; F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER
                "; F b O Z; F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER,
-      "reduction.left", LS_WEAK, "what the backward at train.py:70 left"},
+      "reduction.left", LS_WEAK,
+      "step 3, rank 0: 1 parameters hold what the backward at train.py:70 left before the step's "
+      "own: fc.bias | gradients of another loss .. | train.py:21 | if"},
      3,
      {.local = 2, .reduced = 3}},
     {{NETWORKS "F b O Z; F{\"left\":0} b{\"at\":\"train.py:70\"} " OTHER "; " DETAIL
@@ -261,6 +281,19 @@ static const struct {
     /* of the other network: what the first one left may stay there */
     {{NETWORKS "Z F{\"left\":0} b O;" DETAIL "F b " OTHER "; Z F{\"left\":0} b O; F b " OTHER,
       "reduction.left", LS_PASS, ""},
+     2,
+     {2}},
+    /* one parameter gets gradients, one does not, as it is asked for; no model is called */
+    {{COVERED("\"find_unused\":true,") "F b O Z;" DETAIL "F b O Z", "reduction.covered", LS_PASS,
+      "1 parameters get gradients, 1 may be unused and are |  |  | never trained: fc.weight"},
+     2,
+     {2}},
+    {{COVERED("\"static_graph\":true,") "F b O Z;" DETAIL "F b O Z", "reduction.covered", LS_PASS,
+      "1 parameters get gradients, 1 may be unused"},
+     2,
+     {2}},
+    {{COVERED("") "b O Z;" DETAIL "b O Z", "reduction.covered", LS_PASS,
+      "1 parameters get gradients, 0 may be unused and are |  |  | "},
      2,
      {2}},
     /* an optimizer that never steps: its parameter gets gradients, or is stepped by another one */

@@ -311,6 +311,64 @@ ROWS_TEST(what_was_saved_is_gone_on_with, resumed)
     ls_path_remove_tree(j.folder);
 }
 
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static uint64_t digest_more(uint64_t digest, const void *data, size_t bytes)
+{
+    for (const unsigned char *at = data; bytes > 0; bytes--) {
+        digest = (digest ^ *at++) * UINT64_C(1099511628211);
+    }
+    return digest;
+}
+
+/* What a file holds, by what the event of its writing says of it. */
+static const struct {
+    const char *name;
+    uint64_t param, state; /* other bits than those of the file */
+    bool again;            /* the file was written before, with other values */
+    int rank;              /* that reports it */
+    ls_verdict_code code;
+    const char *words;
+} held[] = {
+    {"a.safetensors", 0, 0, false, 0, LS_PASS, "2 groups of tensors in files are those"},
+    {"a.safetensors", 0, 0, true, 0, LS_PASS, "2 groups of tensors in files are those"},
+    {"a.safetensors", 1, 0, false, 0, LS_FAIL,
+     "a.safetensors is not what its writer held when it wrote it"},
+    {"a.safetensors", 0, 1, false, 0, LS_FAIL, "state/ in /tmp/lockstep-held-"},
+    {"a.safetensors", 1, 0, false, 1, LS_SKIP, "no file of the job's"},
+    {"a.tensors", 1, 0, false, 0, LS_SKIP, "no file of the job's"},
+};
+
+ROWS_TEST(files_hold_what_was_held, held)
+{
+    static const float first[2] = {1, 2}, second[2] = {3, 4}, state[2] = {5, 6};
+    const ls_shape shape = {1, {2}};
+    const uint64_t start = UINT64_C(14695981039346656037);
+    ls_safetensors_writer *w = NULL;
+    char folder[] = "/tmp/lockstep-held-XXXXXX";
+    job j = {.options = "", .events = {"", ""}};
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    LS_TEXT(path, 200, "%s/%s", folder, held[_i].name);
+    ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+    ls_safetensors_add_copy(w, "param/b", LS_F32, &shape, second);
+    ls_safetensors_add_copy(w, "state/a", LS_F32, &shape, state);
+    ls_safetensors_add_copy(w, "param/a", LS_F32, &shape, first);
+    ls_safetensors_add_copy(w, "params/a", LS_F32, &shape, state);
+    ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+    uint64_t param = digest_more(digest_more(start, first, sizeof first), second, sizeof second);
+    LS_TEXT(events, 1000,
+            "{\"event\":\"save\",\"step\":1,\"path\":\"%s\",\"digest\":{\"param\":\"%016llx\","
+            "\"master\":\"9\",\"state\":\"%016llx\"}}\n",
+            path, (unsigned long long)(param ^ held[_i].param),
+            (unsigned long long)(digest_more(start, state, sizeof state) ^ held[_i].state));
+    LS_TEXT(before, 1400,
+            "{\"event\":\"save\",\"step\":1,\"path\":\"%s\",\"digest\":{\"param\":\"7\"}}\n%s",
+            path, events);
+    j.events[held[_i].rank] = held[_i].again ? before : events;
+    expect(&j, "checkpoint.held", held[_i].code, held[_i].words);
+    ls_path_remove_tree(folder);
+}
+
 /* ---- what the command asks for --------------------------------------------------------------- */
 
 #define BUCKETS(type)                                                                           \

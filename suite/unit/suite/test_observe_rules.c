@@ -132,8 +132,12 @@ static const struct {
     {PLAIN(FAULT_HOOK_NOOP), "reduction.mean", LS_FAIL, "noop"},
     {PLAIN(FAULT_HOOK_UNKNOWN), "reduction.mean", LS_UNSUPPORTED, "my_hook"},
     {PLAIN(FAULT_SAME_DATA), "reduction.mean", LS_WEAK, "same"},
-    {PLAIN(FAULT_UNUSED), "reduction.covered", LS_FAIL, "head.weight"},
-    {PLAIN(FAULT_UNUSED_ALLOWED), "reduction.covered", LS_PASS, "head"},
+    {PLAIN(FAULT_UNUSED), "reduction.covered", LS_FAIL,
+     "1 trainable parameters of a model in DistributedDataParallel never get a gradient: "
+     "head.weight | "
+     " | train.py:7 | freeze"},
+    {PLAIN(FAULT_UNUSED_ALLOWED), "reduction.covered", LS_PASS,
+     "2 parameters get gradients, 1 may be unused and are |  |  | never trained: head.weight"},
     {PLAIN(FAULT_TWICE), "optimizer.step", LS_FAIL, "twice"},
     {ALONE(FAULT_TWICE, "adamw"), "optimizer.step", LS_FAIL, "twice"},
     {ALONE(FAULT_TWO_CALLS, "sgd"), "optimizer.step", LS_FAIL, "twice"},
