@@ -160,9 +160,20 @@ ROWS_TEST(gradients_show_the_arithmetic, shown)
 
 static const calls_row modes[] = {
     {"2x F S B K P E F{\"grad\":false,\"training\":false} T Z; 2x F S B K P Z", "mode.training",
-     LS_PASS, "training mode in"},
+     LS_PASS, "training mode in 4 training forwards |  |  | "},
     {"2x F S B K P E F{\"grad\":false,\"training\":false} Z; 2x F{\"training\":false} S B K P Z",
-     "mode.training", LS_FAIL, "no model.train() after it"},
+     "mode.training", LS_FAIL,
+     "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards) | "
+     "model.eval() for "
+     "the validation, and no model.train() after it .. | train.py:40 | call"},
+    {"2x F S B K P Z; 2x E F{\"training\":false} S B K P Z", "mode.training", LS_FAIL,
+     "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards)"},
+    {"F S B K P Z; E T F S B K P Z; F{\"training\":false} S B K P Z", "mode.training", LS_WEAK,
+     "rank 0: Net is trained in eval mode (1 of 3 training forwards) without a validation before"},
+    {"E F{\"training\":false} S B K P Z; 2x F{\"training\":false} S B K P Z", "mode.training",
+     LS_WEAK, "(3 of 3 training forwards)"},
+    {"0: F S B K P Z; 1: E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z",
+     "mode.training", LS_FAIL, "rank 1, from step 1 on: Net is trained in eval mode (1 of 1"},
     {"2x E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z; 2x "
      "F{\"training\":false} S B K P Z",
      "mode.training", LS_FAIL, "train.py:40"},
@@ -170,11 +181,22 @@ static const calls_row modes[] = {
      "training mode in"}, /* a validation with autograd on */
     {"4x E F{\"training\":false,\"input_grad\":true} B T F S B K P Z", "mode.training", LS_PASS,
      "training mode in"}, /* an attack, for the gradient of the input */
-    {"4x F{\"training\":false} S B K P Z", "mode.training", LS_WEAK, "frozen norms"},
-    {"4x F{\"eval_norms\":2} S B K P Z", "mode.training", LS_PASS, "(frozen)"},
-    {"2x F S B K P Z; 2x F{\"eval_norms\":2} S B K P Z", "mode.training", LS_PASS,
-     "not frozen on purpose"},
-    {"4x F S B K P Z", "mode.statistics", LS_PASS, "moved in 3 of 3"},
+    {"4x F{\"training\":false} S B K P Z", "mode.training", LS_WEAK,
+     "meant in fine-tuning with frozen norms |  | train.py:20 | if it is not meant"},
+    {"4x F{\"eval_norms\":2} S B K P Z", "mode.training", LS_PASS,
+     "training mode in 4 training forwards of Net, with norms in eval mode from the first one on "
+     "(frozen) |  |  | "},
+    {"2x F{\"eval_norms\":2} S B K P Z; 2x F S B K P Z", "mode.training", LS_PASS, "(frozen)"},
+    {"2x F S B K P Z; 2x F{\"eval_norms\":1,\"at\":\"train.py:31\"} S B K P Z", "mode.training",
+     LS_PASS,
+     "Net in training mode, some of its norms in eval mode later |  | train.py:31 | from here on "
+     "norms "
+     "are in eval mode while the model is trained: if they are not frozen on purpose"},
+    {"4x F S B K P Z", "mode.statistics", LS_PASS, "moved in 3 of 3 training steps |"},
+    {"2x F S B K P Z; 2x <\"digest\":{\"param\":\"1\",\"buffer\":\"9\"},> F S B K P Z",
+     "mode.statistics", LS_PASS, "moved in 2 of 3 training steps"},
+    {"2x <\"digest\":{\"param\":\"1\"},> F S B K P Z", "mode.statistics", LS_WEAK,
+     "no two steps have digests of the buffers"},
     {"4x F{\"eval_norms\":2} S B K P Z", "mode.statistics", LS_SKIP, "no training forward"},
 };
 
@@ -192,8 +214,21 @@ static const calls_row norms[] = {
     {WITHOUT, "mode.training", LS_PASS, "training forwards"},
     {WITHOUT, "mode.statistics", LS_SKIP, "no training forward"},
     {"3x <\"digest\":{\"param\":\"1\",\"buffer\":\"9\"},> F S B K P Z", "mode.statistics", LS_FAIL,
-     "running statistics do not move"},
-    {CONVERT "3x F S B K P Z", "mode.sync_bn", LS_FAIL, "another model was converted"},
+     "the running statistics of model 0 are the same after all of 4 detailed steps, although all "
+     "its "
+     "norms are in training mode | running statistics do not move"},
+    {CONVERT "3x F S B K P Z", "mode.sync_bn", LS_FAIL,
+     "convert_sync_batchnorm converted 2 modules, but the model that is trained has 2 BatchNorm "
+     "modules "
+     "and no SyncBatchNorm | another model was converted .. | train.py:4 | model"},
+    {"{\"event\":\"convert\",\"converted\":1,\"at\":\"train.py:3\"};" CONVERT "3x F S B K P Z",
+     "mode.sync_bn", LS_FAIL, "converted 3 modules, but .. | train.py:4 |"},
+    {CONVERT "{\"event\":\"convert\",\"converted\":0,\"at\":\"train.py:3\"}; 3x F S B K P Z",
+     "mode.sync_bn", LS_FAIL, "converted 2 modules, but .. | train.py:4 |"},
+    {"{\"event\":\"convert\",\"converted\":0}; 3x F S B K P Z", "mode.sync_bn", LS_SKIP,
+     "not called"},
+    {"!\"sync_bn\":1,;" CONVERT TRAINED "3x F b O Z", "mode.sync_bn", LS_PASS,
+     "1 SyncBatchNorm modules in the model, 2 others"},
     {"3x F S B K P Z", "mode.sync_bn", LS_SKIP, "not called"},
 };
 
@@ -259,7 +294,7 @@ static const calls_row right[] = {
     {"L{\"at\":\"train.py:15\",\"times\":40} F S B K P L Z; F S B K P L Z", "order.schedule",
      LS_PASS, "42 calls"},
     {"!\"bn\":0,\"sync_bn\":2,;" CONVERT TRAINED "F{\"autocast\":null,\"type\":\"f32\"} b O Z",
-     "mode.sync_bn", LS_PASS, "2 SyncBatchNorm"},
+     "mode.sync_bn", LS_PASS, "2 SyncBatchNorm modules in the model, 0 others"},
 };
 
 CALLS_CLEAN_TEST(right_jobs_pass, right)
