@@ -147,20 +147,23 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
 void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int divided = 0, gathered = 0;
+    double again = 0, of = 0;
     const ls_event *data, *first = NULL, *padded = NULL;
     ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
+        int replicas = ls_event_int(data, replicas, 1);
         if (!ls_pass_is_validation(data) ||
-            strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") != 0 ||
-            ls_event_int(data, replicas, 1) < 2) {
+            strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") != 0 || replicas < 2) {
             continue;
         }
         validation v = look(&trace->rank[0], data, -1);
         divided++;
         gathered += v.collectives;
         first = first == NULL ? data : first;
-        if (!ls_event_bool(data, drop_last, false) &&
-            fmod(ls_event_number(data, length, 0), ls_event_int(data, replicas, 1)) != 0) {
+        double length = ls_event_number(data, length, 0), rest = fmod(length, replicas);
+        if (!ls_event_bool(data, drop_last, false) && rest != 0) {
             padded = data;
+            again = replicas - rest;
+            of = length;
         }
     }
     if (divided == 0) {
@@ -173,13 +176,10 @@ void ls_rules_validation_whole(const ls_observe_trace *trace, ls_observe_finding
                        "prints or chooses by is of 1/%d of the data",
                        trace->world);
     } else if (padded != NULL) {
-        ls_finding_blame(
-            out, ls_event_text(padded, at, ""),
-            "the sampler repeats samples so that all ranks have as many: "
-            "%g of %g count twice in the score",
-            ls_event_int(padded, replicas, 1) -
-                fmod(ls_event_number(padded, length, 0), ls_event_int(padded, replicas, 1)),
-            ls_event_number(padded, length, 0));
+        ls_finding_blame(out, ls_event_text(padded, at, ""),
+                         "the sampler repeats samples so that all ranks have as many: "
+                         "%g of %g count twice in the score",
+                         again, of);
     }
     ls_verdict_pass(&out->verdict, divided, "collectives in %d of %d validations that are divided",
                     gathered, divided);

@@ -10,6 +10,12 @@
     "\"built_lr\":0.1,\"momentum\":0.9}]}"
 #define UNNAMED(rate, schedules) OPTIMIZER("null", rate, schedules)
 #define NAMED(rate, schedules) OPTIMIZER("\"train.py:13\"", rate, schedules)
+#define TWO_GROUPS(rates)                                                                          \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\",\"rule\":\"sgd\"," \
+    "\"at\":"                                                                                      \
+    "\"train.py:7\",\"state\":3,\"restored\":{\"lr\":[" rates                                      \
+    "],\"schedules\":0},\"groups\":[{\"params\":["                                                 \
+    "\"fc.weight\"],\"built_lr\":0.1},{\"params\":[\"fc.bias\"],\"built_lr\":0.01}]}"
 #define RESTORE                                                                                    \
     "{\"event\":\"restore\",\"what\":\"optimizer\",\"at\":\"train.py:10\",\"step\":0,\"entries\":" \
     "3}"
@@ -30,8 +36,29 @@
 
 static const calls_row rates[] = {
     {RESUMED UNNAMED("0.2", "0") "; 2x " STEP("0.4"), "checkpoint.resume", CALLS_HINT,
-     "number of ranks once more after the state was loaded, which holds it scaled already | "
-     "train.py:12"},
+     "rank 0: the optimizer's state has the rate 0.2, and the first step after it was loaded uses "
+     "0.4 | "
+     "the rate is scaled by the number of ranks once more after the state was loaded, which holds "
+     "it "
+     "scaled already | train.py:12"},
+    /* scaled four times before, as often as is looked for, and five times; divided, by name */
+    {RESUMED UNNAMED("1.6", "0") "; 2x " STEP("3.2"), "checkpoint.resume", CALLS_HINT, "rate 1.6"},
+    {RESUMED UNNAMED("3.2", "0") "; 2x " STEP("6.4"), "checkpoint.resume", LS_PASS, ""},
+    {RESUMED NAMED("0.05", "0") "; 2x " STEP("0.025"), "checkpoint.resume", CALLS_HINT,
+     "uses 0.025"},
+    {RESUMED UNNAMED("0.2", "0") "; " STEP("0.4"), "checkpoint.resume", CALLS_HINT, "uses 0.4"},
+    {RESUMED UNNAMED("0.2", "0") "; F{\"autocast\":null} b O{\"lr\":[0.4],\"times\":2} Z",
+     "checkpoint.resume", CALLS_HINT, "uses 0.4"},
+    {RESUMED UNNAMED("0.2", "0") "; " STEP("0.4") " O{\"lr\":[0.8]}", "checkpoint.resume", LS_PASS,
+     ""},
+    {RESUMED UNNAMED("0.2", "0") "; 2x " STEP("0.4"), "checkpoint.resume", LS_PASS, "", 1},
+    {RESUMED UNNAMED("0.2,0", "0") "; 2x " STEP("0.4,0"), "checkpoint.resume", LS_PASS, ""},
+    {RESUMED UNNAMED("0.2", "0") "; 2x " STEP("0.4,0.4"), "checkpoint.resume", LS_PASS, ""},
+    {RESUMED UNNAMED("0", "0") "; 2x " STEP("0"), "checkpoint.resume", LS_PASS, ""},
+    {RESUMED TWO_GROUPS("0.2,0.02") "; 2x " STEP("0.4,0.04"), "checkpoint.resume", CALLS_HINT,
+     "once more"},
+    {RESUMED TWO_GROUPS("0.2,0.04") "; 2x " STEP("0.4,0.08"), "checkpoint.resume", LS_PASS, ""},
+    {RESUMED TWO_GROUPS("0.2,0.02") "; 2x " STEP("0.4,0.02"), "checkpoint.resume", LS_PASS, ""},
     {RESUMED NAMED("0.4", "0") "; 2x " STEP("0.8"), "checkpoint.resume", CALLS_HINT,
      "| train.py:13"},
     {RESUMED NAMED("0.2", "1") "; " BUILT "; " SCHEDULED("0.4") "; " STEP("0.1"),
@@ -41,7 +68,10 @@ static const calls_row rates[] = {
     /* of a job of one rank */
     {RESUMED NAMED("0.1", "0") "; 2x " STEP("0.2"), "checkpoint.resume", LS_PASS, "restored"},
     /* a rate that was lowered since: scaled already, or by one rank */
-    {RESUMED NAMED("0.03", "0") "; 2x " STEP("0.06"), "checkpoint.resume", LS_WEAK, "one rank"},
+    {RESUMED NAMED("0.03", "0") "; 2x " STEP("0.06"), "checkpoint.resume", LS_WEAK,
+     "rank 0: the optimizer's state has the rate 0.03, and the first step after it was loaded uses "
+     "0.06: "
+     "right once, where a job of one rank wrote it .. | train.py:13 | scale"},
     /* the file is written again, and scaled again when it is loaded the next time */
     {RESUMED NAMED("0.03", "0") "; " SAVE "; 2x " STEP("0.06"), "checkpoint.resume", CALLS_HINT,
      "once more"},
@@ -79,7 +109,23 @@ CALLS_TEST(a_rate_after_a_resume_is_judged, rates)
 /* The rate of the file is 0.2; those of the steps after it was loaded. */
 static const calls_row courses[] = {
     {COURSE("\"iter_num\":40", "0.02", "0.1", "0.18", "0.26", "0.25", "0.24"), "checkpoint.resume",
-     LS_WEAK, "0.2 and iter_num 40", 1},
+     LS_WEAK,
+     "rank 0: the file has the rate 0.2 and iter_num 40; the first step after it was loaded uses "
+     "0.02, "
+     "and the rate climbs in 4 steps | the rate's course begins anew .. | train.py:12 | compute",
+     1},
+    /* half of the file's rate, and more; two rises, and one; a fall before; as high as the file's
+     */
+    {COURSE("\"iter_num\":40", "0.1", "0.15", "0.2", "0.1", "0.1", "0.1"), "checkpoint.resume",
+     LS_WEAK, "climbs in 3 steps", 1},
+    {COURSE("\"iter_num\":40", "0.11", "0.15", "0.2", "0.1", "0.1", "0.1"), "checkpoint.resume",
+     LS_PASS, "", 1},
+    {COURSE("\"iter_num\":40", "0.1", "0.2", "0.3", "0.1", "0.1", "0.1"), "checkpoint.resume",
+     LS_PASS, "", 1},
+    {COURSE("\"iter_num\":40", "0.1", "0.09", "0.1", "0.2", "0.3", "0.3"), "checkpoint.resume",
+     LS_PASS, "", 1},
+    {COURSE("\"iter_num\":40", "0.1", "0.12", "0.14", "0.16", "0.18", "0.19"), "checkpoint.resume",
+     LS_PASS, "", 1},
     {COURSE("\"iter_num\":40", "0.19", "0.18", "0.17", "0.16", "0.15", "0.14"), "checkpoint.resume",
      LS_PASS, "", 1},
     /* still within the warm-up; no count in the file; lower, and it stays so; a jump */
@@ -147,7 +193,20 @@ static const struct {
 } pairs[] = {
     {"/a/", BATCHES("last.pt"),
      BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_FAIL,
-     "the first 4 batches are those"},
+     "rank 0: the first 4 batches are those with which the job that wrote last.pt began"},
+    /* of three; of batches that come again by themselves; in a pass that was not whole */
+    {"/a/", BATCHES("last.pt"), BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3"), LS_PASS,
+     ""},
+    {"/a/", BATCHES("last.pt"), BEGIN "4x " FORWARD("1"), LS_PASS, ""},
+    {"/a/", BATCHES("last.pt") ";" FORWARD("1"),
+     BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_PASS, ""},
+    {"/a/", BATCHES("last.pt") ";" PASS("0", "a", "true", "1", "5"),
+     BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_FAIL, "first 4"},
+    {"/a/", BATCHES("last.pt") ";" PASS("0", "a", "true", "1", "7"),
+     BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_PASS, ""},
+    {"/a/", BATCHES("last.pt"),
+     BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4") "; " FORWARD("5"),
+     LS_PASS, ""},
     {"/a/", BATCHES("last.pt"),
      BEGIN FORWARD("5") "; " FORWARD("6") "; " FORWARD("7") "; " FORWARD("8"), LS_PASS, ""},
     {"/a/", BATCHES("last.pt"),
@@ -159,7 +218,14 @@ static const struct {
     /* an epoch that is trained twice: the second pass of the job that wrote the file after step 4,
      * and the first one of this job */
     {"/a/", PASSES(PASS("1", "b", "true", "3", "4")),
+     BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_FAIL,
+     "the first pass has the order of pass 2 of the job that wrote last.pt, which was whole by "
+     "then | "
+     "the job goes on with the epoch that the file ended with: it is trained on twice"},
+    {"/a/", PASSES(PASS("1", "b", "true", "3", "5")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_FAIL, "trained on twice"},
+    {"/a/", PASSES(PASS("1", "b", "true", "3", "6")),
+     BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_PASS, ""},
     {"/a/", PASSES(PASS("1", "b", "true", "3", "4")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "c", "true", "1", "2"), LS_PASS, ""},
     {"/a/", PASSES(PASS("1", "b", "true", "3", "4")),

@@ -444,7 +444,14 @@ static const calls_row others[] = {
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", LS_FAIL, "new tensors without a graph | train.py:18"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z",
-     "gradient.loss", LS_FAIL, "softmax before cross_entropy"},
+     "gradient.loss", LS_FAIL,
+     "step 1: a cross entropy is given the result of a softmax | softmax before cross_entropy .. | "
+     "train.py:21 | give"},
+    {ALIKE "; 2x " PLAIN "b{\"loss_times\":1} O Z; " PLAIN "b{\"loss_given\":\"crossed\"} O Z",
+     "gradient.loss", LS_FAIL, "step 3: outputs of N x 1 are compared with N targets"},
+    {ALIKE "; 2x " PLAIN "b O Z", "gradient.loss", LS_WEAK, "no loss's graph"},
+    {ALIKE "; 2x " PLAIN "b{\"loss_times\":1,\"times\":3} O Z", "gradient.loss", LS_PASS,
+     "6 losses"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1} O Z", "gradient.loss", LS_PASS, "4 losses"},
     {ALIKE "; 4x " PLAIN "b N{\"limit\":0,\"optimizer\":0} O Z", "optimizer.clip", LS_FAIL,
      "leave no gradient"},
@@ -457,58 +464,80 @@ static const calls_row others[] = {
 #define MISUSE_OF(members, more) \
     ALIKE ";{\"event\":\"misuse\",\"at\":\"train.py:9\"," members more "; 4x " STEPS
 #define MISUSE(members) MISUSE_OF(members, "}")
-#define PASSES(one, other)                                                                   \
-    ",\"loaders\":[0,1]}; {\"event\":\"data\",\"loader\":0,\"steps\":[1,4],\"trained\":" one \
-    "}; {\"event\":\"data\",\"loader\":1,\"steps\":[1,4],\"trained\":" other "}"
+#define LOADER(number, trained) \
+    "{\"event\":\"data\",\"loader\":" number ",\"steps\":[1,4],\"trained\":" trained "}"
+#define PASSES(one, other) ",\"loaders\":[0,1]};" LOADER("0", one) ";" LOADER("1", other)
 #define STEPS PLAIN "b{\"loss_times\":1} O Z F{\"grad\":false,\"training\":false}"
+
+#define SCORE(by, mode) \
+    MISUSE("\"kind\":\"score\",\"what\":\"Stopper\",\"by\":\"" by "\",\"mode\":\"" mode "\"")
+#define APART_OF(passes)                                        \
+    MISUSE_OF("\"kind\":\"normalized_apart\",\"one\":\"0.5 "    \
+              "1\",\"other\":\"none\",\"other_at\":\"a.py:3\"", \
+              passes)
 
 /* Of what nothing refuses: the event, and the rule that it breaks. */
 static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"target_0_ahead\""), "gradient.loss", LS_WEAK,
-     "the token that it sees | train.py:9"},
+     "rank 0: the target of a cross entropy is the model's own input .. the token that it sees | "
+     "train.py:9 | the target"},
     {MISUSE("\"kind\":\"target_2_ahead\""), "gradient.loss", LS_FAIL, "shifted twice"},
     {MISUSE("\"kind\":\"labels_of_padding\",\"count\":40"), "gradient.loss", LS_FAIL,
-     "of 40 labels"},
-    {MISUSE("\"kind\":\"kl_of_probabilities\""), "gradient.loss", LS_FAIL, "log_softmax"},
+     "rank 0: of 40 labels where the attention mask is 0, none is -100: they are trained on |"},
+    {MISUSE("\"kind\":\"kl_of_probabilities\""), "gradient.loss", LS_FAIL,
+     "given probabilities where .. softmax in place of log_softmax"},
     {MISUSE("\"kind\":\"kl_of_scores\""), "gradient.loss", LS_WEAK, "no log_softmax"},
     {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
-    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, ""},
+    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, "4 losses, and nothing"},
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
+    {ALIKE "; 1: {\"event\":\"misuse\",\"kind\":\"dropout_in_eval\"}; 4x " STEPS, "validation.mode",
+     LS_FAIL, "rank 1: a dropout is on"},
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),
-     "optimizer.covered", LS_FAIL, "require_grad of stem"},
+     "optimizer.covered", LS_FAIL,
+     "rank 0: require_grad of stem is set, which nothing reads: it is trained |"},
     {MISUSE("\"kind\":\"weights_of_classes\",\"weights\":10,\"samples\":99"), "data.covered",
-     LS_FAIL, "10 weights for 99 samples"},
-    {MISUSE_OF("\"kind\":\"normalized_apart\",\"one\":\"0.5 1\",\"other\":\"none\"",
-               PASSES("true", "false")),
-     "validation.alike", LS_WEAK, "by 0.5 1"},
-    {MISUSE_OF("\"kind\":\"normalized_apart\",\"one\":\"0.5 1\",\"other\":\"none\"",
-               PASSES("true", "true")),
-     "validation.alike", LS_PASS, ""},
+     LS_FAIL, "has 10 weights for 99 samples: it draws the first 10 only |"},
+    {APART_OF(PASSES("true", "false")), "validation.alike", LS_WEAK,
+     "of one kind are normalized by 0.5 1 (a.py:3) and by none (train.py:9) |"},
+    {APART_OF(PASSES("false", "true")), "validation.alike", LS_WEAK, "by 0.5 1"},
+    {APART_OF(PASSES("true", "true")), "validation.alike", LS_PASS, "no difference seen"},
+    {APART_OF(PASSES("false", "false")), "validation.alike", LS_PASS, "no difference seen"},
+    {APART_OF(",\"loaders\":[0,2]};" LOADER("0", "true") ";" LOADER("1", "false")),
+     "validation.alike", LS_PASS, "no difference seen"},
+    {APART_OF(",\"loaders\":[-1,1]};" LOADER("-1", "true") ";" LOADER("1", "false")),
+     "validation.alike", LS_PASS, "no difference seen"},
+    /* what is held out is not looked at; and one pass alone */
+    {APART_OF(",\"loaders\":[0,1]};" LOADER("0", "true") ";{\"event\":\"data\",\"loader\":1,"
+                                                         "\"trained\":false}"),
+     "validation.alike", LS_PASS, "no difference seen"},
+    {APART_OF(",\"loaders\":[0,1]};" LOADER("0", "true")), "validation.alike", LS_SKIP, "no pass"},
     {MISUSE_OF("\"kind\":\"transform_replaced\"", PASSES("true", "false")), "data.once", CALLS_HINT,
      "share one data set"},
     {MISUSE_OF("\"kind\":\"transform_replaced\"", PASSES("true", "true")), "data.once", LS_PASS,
      ""},
+    {MISUSE_OF("\"kind\":\"transform_replaced\"", ",\"loaders\":[0]};" LOADER("0", "true")),
+     "data.once", CALLS_HINT, "share one data set"},
+    {MISUSE_OF("\"kind\":\"transform_replaced\"", ",\"loaders\":[0]};" LOADER("0", "false")),
+     "data.once", LS_SKIP, ""},
     {MISUSE_OF("\"kind\":\"classes_apart\",\"name\":\"cat\",\"one\":1,\"other\":2",
                PASSES("false", "true")),
-     "validation.alike", LS_WEAK, "\"cat\" is number 1"},
-    {MISUSE("\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"min\""), "evaluation.best",
-     CALLS_HINT, "lowest \"val_acc\""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"val_loss\",\"mode\":\"max\""), "evaluation.best",
-     CALLS_HINT, "highest \"val_loss\""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"max\""), "evaluation.best", LS_SKIP,
-     ""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"neg_acc\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
-     ""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"acc_loss\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
-     ""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"acc_gap\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
-     ""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"lower_bound\",\"mode\":\"max\""), "evaluation.best",
-     LS_SKIP, ""},
-    {MISUSE("\"kind\":\"score\",\"by\":\"metrics['val_acc1']\",\"mode\":\"min\""),
-     "evaluation.best", CALLS_HINT, "lowest"},
-    {MISUSE("\"kind\":\"score\",\"by\":\"height\",\"mode\":\"min\""), "evaluation.best", LS_SKIP,
-     ""},
+     "validation.alike", LS_WEAK, "class \"cat\" is number 1 in one data set and 2 in the other |"},
+    {SCORE("val_acc", "min"), "evaluation.best", CALLS_HINT,
+     "rank 0: Stopper takes the lowest \"val_acc\" for the best |"},
+    {SCORE("val_loss", "max"), "evaluation.best", CALLS_HINT, "takes the highest \"val_loss\" for"},
+    {SCORE("val_acc", "max"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("val_loss", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("neg_acc", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("acc_loss", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("acc_loss", "max"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("acc_gap", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("epoch", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("epoch", "max"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("lower_bound", "max"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("metrics['val_acc1']", "min"), "evaluation.best", CALLS_HINT, "lowest"},
+    {SCORE("Macro-F1", "min"), "evaluation.best", CALLS_HINT, "lowest"},
+    {SCORE("accaccaccaccaccaccaccaccacc", "min"), "evaluation.best", LS_SKIP, ""},
+    {SCORE("height", "min"), "evaluation.best", LS_SKIP, ""},
 };
 
 CALLS_TEST(what_nothing_refuses_is_judged, misuses)
