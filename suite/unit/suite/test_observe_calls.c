@@ -164,8 +164,7 @@ static const calls_row modes[] = {
     {"2x F S B K P E F{\"grad\":false,\"training\":false} Z; 2x F{\"training\":false} S B K P Z",
      "mode.training", LS_FAIL,
      "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards) | "
-     "model.eval() for "
-     "the validation, and no model.train() after it .. | train.py:40 | call"},
+     "model.eval() for the validation, and no model.train() after it .. | train.py:40 | call"},
     {"2x F S B K P Z; 2x E F{\"training\":false} S B K P Z", "mode.training", LS_FAIL,
      "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards)"},
     {"F S B K P Z; E T F S B K P Z; F{\"training\":false} S B K P Z", "mode.training", LS_WEAK,
@@ -190,8 +189,7 @@ static const calls_row modes[] = {
     {"2x F S B K P Z; 2x F{\"eval_norms\":1,\"at\":\"train.py:31\"} S B K P Z", "mode.training",
      LS_PASS,
      "Net in training mode, some of its norms in eval mode later |  | train.py:31 | from here on "
-     "norms "
-     "are in eval mode while the model is trained: if they are not frozen on purpose"},
+     "norms are in eval mode while the model is trained: if they are not frozen on purpose"},
     {"4x F S B K P Z", "mode.statistics", LS_PASS, "moved in 3 of 3 training steps |"},
     {"2x F S B K P Z; 2x <\"digest\":{\"param\":\"1\",\"buffer\":\"9\"},> F S B K P Z",
      "mode.statistics", LS_PASS, "moved in 2 of 3 training steps"},
@@ -215,12 +213,10 @@ static const calls_row norms[] = {
     {WITHOUT, "mode.statistics", LS_SKIP, "no training forward"},
     {"3x <\"digest\":{\"param\":\"1\",\"buffer\":\"9\"},> F S B K P Z", "mode.statistics", LS_FAIL,
      "the running statistics of model 0 are the same after all of 4 detailed steps, although all "
-     "its "
-     "norms are in training mode | running statistics do not move"},
+     "its norms are in training mode | running statistics do not move"},
     {CONVERT "3x F S B K P Z", "mode.sync_bn", LS_FAIL,
      "convert_sync_batchnorm converted 2 modules, but the model that is trained has 2 BatchNorm "
-     "modules "
-     "and no SyncBatchNorm | another model was converted .. | train.py:4 | model"},
+     "modules and no SyncBatchNorm | another model was converted .. | train.py:4 | model"},
     {"{\"event\":\"convert\",\"converted\":1,\"at\":\"train.py:3\"};" CONVERT "3x F S B K P Z",
      "mode.sync_bn", LS_FAIL, "converted 3 modules, but .. | train.py:4 |"},
     {CONVERT "{\"event\":\"convert\",\"converted\":0,\"at\":\"train.py:3\"}; 3x F S B K P Z",

@@ -123,8 +123,7 @@ static const calls_row others[] = {
     /* files of two steps with one and the same copy of weights; the best ones, twice */
     {ONE("1", "\"optimizer\"", "aa") ONE("2", "\"optimizer\"", "aa"), "checkpoint.content", LS_FAIL,
      "rank 0, step 2: last.2 holds the optimizer or schedule of this step, and weights that the "
-     "job "
-     "had at step 1 | the weights .. | train.py:50 | take"},
+     "job had at step 1 | the weights .. | train.py:50 | take"},
     {ONE("1", "\"optimizer\"", "aa") ONE("2", "\"optimizer\"", "bb"), "checkpoint.content", LS_PASS,
      "hold other weights"},
     {ONE("1", "", "aa") ONE("2", "", "aa"), "checkpoint.content", LS_PASS, "hold other weights"},
@@ -166,45 +165,37 @@ CALLS_CLEAN_TEST(a_checkpoint_in_parts_passes, parts)
 
 #define DRAWN(epoch) "=DistributedSampler 40 20 0 2 3 \"sampler_epoch\":" epoch ","
 
+/* A file with other members, what is restored, the optimizer's state, a step, the first epoch. */
+#define GOES_ON(members, restored, state, step, epoch) \
+    "!;" LOAD(members WHOLE) "; " OF_MODEL "; " restored MOMENTUM(state) "; " step "; " DRAWN(epoch)
 /* Events before the first step, a step, the sampler's epoch in the first pass. */
 static const calls_row resumed[] = {
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", LS_PASS, "restored"},
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " NEXT "; " DRAWN("0"),
-     "checkpoint.resume", CALLS_HINT,
+    {GOES_ON("", OF_OPTIMIZER ";", "3", NEXT, "2"), "checkpoint.resume", LS_PASS, "restored"},
+    {GOES_ON("", OF_OPTIMIZER ";", "3", NEXT, "0"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the job goes on from last.pt with epoch 2, and its sampler draws the order of epoch "
-     "0 "
-     "| set_epoch is not called with the epoch .. | train.py:18 | begin"},
+     "0 | set_epoch is not called with the epoch .. | train.py:18 | begin"},
     /* weights of another job, which begins anew */
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
-     "checkpoint.resume", LS_SKIP, ""},
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT,
+    {GOES_ON("", "", "0", ANEW, "0"), "checkpoint.resume", LS_SKIP, ""},
+    {GOES_ON("", OF_SCHEDULE ";", "0", NEXT, "2"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the job goes on with the schedule's state, and its optimizer (torch.optim.sgd.SGD) "
      "begins without state; last.pt holds one | optimizer.load_state_dict is not called | "
      "train.py:9 | call"},
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
+    {GOES_ON("", "", "0", NEXT, "2"), "checkpoint.resume", CALLS_HINT,
+     "goes on with the file's epoch"},
     /* by an optimizer of another kind than the file's, on purpose; of the same kind */
-    {"!;" LOAD(WHOLE ",\"settings\":[[\"betas\"]]") "; " OF_MODEL
-                                                    "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", LS_WEAK, "holds one of another kind"},
-    {"!;" LOAD(WHOLE ",\"settings\":[[\"momentum\"]]") "; " OF_MODEL
-                                                       "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT, "goes on with the file's epoch"},
+    {GOES_ON("\"settings\":[[\"betas\"]],", "", "0", NEXT, "2"), "checkpoint.resume", LS_WEAK,
+     "holds one of another kind"},
+    {GOES_ON("\"settings\":[[\"momentum\"]],", "", "0", NEXT, "2"), "checkpoint.resume", CALLS_HINT,
+     "goes on with the file's epoch"},
     /* weights of a training job to begin another one */
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " MOMENTUM("0") "; " ANEW "; " DRAWN("0"),
-     "checkpoint.resume", LS_SKIP, "nothing was saved"},
+    {GOES_ON("", "", "0", ANEW, "0"), "checkpoint.resume", LS_SKIP, "nothing was saved"},
     /* restored by other means: it has state */
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_SCHEDULE "; " MOMENTUM("3") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", LS_SKIP, "nothing was saved"},
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("0") "; " NEXT "; " DRAWN("2"),
-     "checkpoint.resume", LS_FAIL,
+    {GOES_ON("", OF_SCHEDULE ";", "3", NEXT, "2"), "checkpoint.resume", LS_SKIP,
+     "nothing was saved"},
+    {GOES_ON("", OF_OPTIMIZER ";", "0", NEXT, "2"), "checkpoint.resume", LS_FAIL,
      "rank 0: an optimizer's state was loaded, and optimizer 0 (torch.optim.sgd.SGD) begins "
-     "without "
-     "any | the optimizer that steps is not the one whose state was loaded: it was built "
-     "afterwards "
-     "| train.py:7"},
+     "without any | the optimizer that steps is not the one whose state was loaded: it was built "
+     "afterwards | train.py:7"},
     /* a package moves the state of a new optimizer, and another job begins with the weights
      */
     {"!;" LOAD(WHOLE) "; " OF_MODEL "; " RESTORE(
@@ -215,11 +206,9 @@ static const calls_row resumed[] = {
      "checkpoint.resume", CALLS_HINT,
      "last.pt holds none | the file that the job goes on from has no optimizer.state_dict() | "
      "train.py:9 | save"},
-    {"!;" LOAD(WHOLE) "; " OF_MODEL "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW "; " DRAWN("2"),
-     "checkpoint.resume", CALLS_HINT,
+    {GOES_ON("", OF_OPTIMIZER ";", "3", ANEW, "2"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the schedule in last.pt stands at 2, and the job's own at 1 after its first step | "
-     "the "
-     "schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
+     "the schedule's load_state_dict is not called: the rate begins anew | train.py:9"},
     {"!;" LOAD(WHOLE) "; " OF_SCHEDULE "; " OF_OPTIMIZER "; " MOMENTUM("3") "; " ANEW
                                                                             "; " DRAWN("2"),
      "checkpoint.resume", CALLS_HINT, "loaded: it was built afterwards | train.py:27"},
@@ -243,8 +232,7 @@ static const calls_row resumed[] = {
                   "\"unexpected\":2,\"renamed\":2") "; " ANEW "; " DRAWN("0"),
      "checkpoint.resume", LS_FAIL,
      "rank 0: load_state_dict found 1 of the 3 parameters, and 2 names that the model does not "
-     "have "
-     "| names with \"module.\" (or another prefix) and without it"},
+     "have | names with \"module.\" (or another prefix) and without it"},
     /* a new head; a part of another model's file */
     {"!;" RESTORE("\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":2,\"missing\":1,"
                   "\"unexpected\":1") "; " ANEW "; " DRAWN("0"),
@@ -264,9 +252,6 @@ static const calls_row resumed[] = {
 CALLS_TEST(jobs_that_go_on_are_judged, resumed)
 
 #define TAKEN(members) "!;" RESTORE("\"what\":\"model\"," members) "; " ANEW "; " DRAWN("0")
-/* A file with other members, what is restored, the optimizer's state, a step, the first epoch. */
-#define GOES_ON(members, restored, state, step, epoch) \
-    "!;" LOAD(members WHOLE) "; " OF_MODEL "; " restored MOMENTUM(state) "; " step "; " DRAWN(epoch)
 #define NUMBER(epoch) "\"numbers\":{\"epoch\":" epoch "},"
 #define STANDS(at) "\"schedules\":[" at "],"
 #define STEPS_TO(epoch) "F{\"autocast\":null} b O Z L{\"epoch\":" epoch "}"
@@ -405,8 +390,7 @@ static const calls_row counts[] = {
     /* files without moments, and files to go on from */
     {WEIGHTS "3x F{\"autocast\":null} b O Z", "checkpoint.resume", LS_WEAK,
      "best.pt holds a model and its epoch, and no file holds the optimizer: enough to evaluate, "
-     "not to "
-     "go on | optimizer.state_dict() is not saved .. | train.py:50 | add"},
+     "not to go on | optimizer.state_dict() is not saved .. | train.py:50 | add"},
     {WEIGHTS
      "0:" SAVE
      "\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}}; 3x F{\"autocast\":null} b O Z",

@@ -15,14 +15,14 @@ typedef struct reading {
 static void write_pass(calls_job *job, int rank, const reading *r)
 {
     static char line[20000];
-    ls_text_put(line, sizeof line,
-                "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"%s\",\"sampler\":\"%s\","
-                "\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":true,\"drop_last\":false,"
-                "\"sampler_epoch\":%d,\"length\":%d,\"batch\":4,\"workers\":0,\"count\":%d,"
-                "\"whole\":true,\"trained\":%s,\"steps\":[1,8],\"cut_at\":\"split.py:3\","
-                "\"key_modulus\":1,\"keys\":[",
-                r->at, r->index < 0 ? "" : "DistributedSampler", rank, r->first, r->length,
-                r->count, r->trained ? "true" : "false");
+    ls_text_put(
+        line, sizeof line,
+        "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"at\":\"%s\",\"sampler\":\"%s\",\"replicas\":"
+        "2,\"sampler_rank\":%d,\"shuffle\":true,\"drop_last\":false,\"sampler_epoch\":%d,"
+        "\"length\":%d,\"batch\":4,\"workers\":0,\"count\":%d,\"whole\":true,\"trained\":%s,"
+        "\"steps\":[1,8],\"cut_at\":\"split.py:3\",\"key_modulus\":1,\"keys\":[",
+        r->at, r->index < 0 ? "" : "DistributedSampler", rank, r->first, r->length, r->count,
+        r->trained ? "true" : "false");
     for (int i = 0; i < r->count; i++) {
         ls_text_add(line, sizeof line, "%s%d", i > 0 ? "," : "",
                     1000 + 7919 * (r->first + i * r->stride));
@@ -64,8 +64,7 @@ static const struct {
     /* each rank has an order of its own */
     {RANK(TRAIN(200, 0, 2, 100, 0)), RANK(TRAIN(200, 50, 1, 100, 1)), "data.disjoint", LS_FAIL,
      "pass 0: 50 of 100 samples of rank 0 are on rank 1, too, under other indices | the ranks' "
-     "data "
-     "sets are not in the same order"},
+     "data sets are not in the same order"},
     /* samples come several times, on one rank as on two */
     {RANK(TRAIN(200, 0, 0, 50, 0), TRAIN(200, 0, 0, 50, 0)),
      RANK(TRAIN(200, 0, 0, 50, 1), TRAIN(200, 0, 0, 50, 1)), "data.disjoint", LS_PASS, "disjoint"},
@@ -74,8 +73,7 @@ static const struct {
      "disjoint"},
     {RANK(TRAIN(71, 0, 1, 40, 0)), RANK(TRAIN(71, 31, 1, 40, 1)), "data.disjoint", LS_FAIL,
      "pass 0: 9 of 40 samples of rank 0 are on rank 1, too, under other indices | the ranks' data "
-     ".. | "
-     "split.py:3 | build"},
+     ".. | split.py:3 | build"},
     {RANK(TRAIN(64, 0, 1, 32, 0)), RANK(TRAIN(64, 23, 1, 32, 1)), "data.disjoint", LS_FAIL,
      "9 of 32"},
     {RANK(TRAIN(62, 0, 1, 31, 0)), RANK(TRAIN(62, 22, 1, 31, 1)), "data.disjoint", LS_PASS,
@@ -89,8 +87,7 @@ static const struct {
     /* a stream that is not split; batches differ: each rank may draw from all of it */
     {RANK(STREAM(0, 1, 100)), RANK(STREAM(20, 1, 100)), "data.disjoint", LS_WEAK,
      "pass 0: 80 of 100 samples of rank 0 are on rank 1, too; batches differ .. | all ranks read "
-     "the same "
-     "stream .. | split.py:3 | let"},
+     "the same stream .. | split.py:3 | let"},
     /* a stream that is split */
     {RANK(STREAM(0, 2, 100)), RANK(STREAM(1, 2, 100)), "data.disjoint", LS_SKIP, "no indices"},
     /* a split of each rank's own */
@@ -169,8 +166,7 @@ static const struct {
      "validation.mode", LS_PASS, "2 validations in eval mode"},
     {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4", "validation.mode", LS_FAIL,
      "rank 0: Net runs in training mode over 10 batches that are not trained on | no model.eval() "
-     ".. | "
-     "train.py:20 | model.eval()"},
+     ".. | train.py:20 | model.eval()"},
     {"F S B K P Z F{\"grad\":false,\"times\":9} A", 80, "val.py:4", "validation.mode", LS_FAIL,
      "10 batches"},
     {"F S B K P Z F{\"grad\":false,\"times\":8} A", 80, "val.py:4", "validation.mode", LS_PASS,

@@ -50,8 +50,7 @@ static const calls_row drawings[] = {
      "data.disjoint", LS_FAIL,
      "pass 0: 20 of 40 indices are on a further rank, too (index 0 on ranks 0 and 1; "
      "DistributedSampler) | DistributedSampler was given rank=0 on ranks 0 and 1 .. | train.py:18 "
-     "| "
-     "leave"},
+     "| leave"},
     {OWN "0: =DistributedSampler 40 20 0 2 3 ; 1: =DistributedSampler 40 20 0 2 9 "
          "\"sampler_epoch\":4,; 0: =DistributedSampler 40 20 0 2 7 ; 1: =DistributedSampler 40 20 "
          "0 2 7 \"sampler_epoch\":4,",
@@ -85,27 +84,23 @@ static const calls_row drawings[] = {
      LS_SKIP, "script's own"},
     {OWN HALVES("3", ""), "data.shuffled", LS_FAIL,
      "rank 0: pass 1 draws its indices in the order of the pass before, although "
-     "DistributedSampler "
-     "shuffles | set_epoch was not called between the passes: the sampler's epoch is 0 in both | "
-     "train.py:18 | call"},
+     "DistributedSampler shuffles | set_epoch was not called between the passes: the sampler's "
+     "epoch is 0 in both | train.py:18 | call"},
     {OWN HALVES("3", "\"shuffle\":false,"), "data.shuffled", LS_WEAK,
      "rank 0: 1 of 1 passes draw their indices in the order of the pass before "
-     "(DistributedSampler) | "
-     "the training data are not shuffled .. | train.py:18 | if it is not meant: "
-     "DistributedSampler"},
+     "(DistributedSampler) | the training data are not shuffled .. | train.py:18 | if it is not "
+     "meant: DistributedSampler"},
     {OWN HALVES("7", "\"shuffle\":false,"), "data.shuffled", LS_SKIP, "not asked to shuffle"},
     {OWN HALVES("7", SORTED), "data.shuffled", CALLS_HINT,
      "rank 0: a pass that is trained on has the order of the data set, which is sorted by class: "
-     "16 "
-     "samples of 4 classes, one after the other | nothing shuffles: each batch has samples of one "
-     "class .. | train.py:18 | shuffle=True"},
+     "16 samples of 4 classes, one after the other | nothing shuffles: each batch has samples of "
+     "one class .. | train.py:18 | shuffle=True"},
     {OWN HALVES("7", MIXED), "data.shuffled", LS_SKIP, "not asked to shuffle"},
     {OWN HALF_PASS, "data.shuffled", LS_WEAK, "one pass"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "3", ""), "data.shuffled",
      LS_FAIL,
      "although RandomSampler shuffles | the sampler's generator is seeded alike before each pass, "
-     "its "
-     "epoch stays the same | train.py:18 | seed"},
+     "its epoch stays the same | train.py:18 | seed"},
     {OWN PASSES("DistributedSampler", "80 20 0 2", "3", "80 20 1 2", "3", "7", "\"whole\":false,"),
      "data.covered", LS_WEAK, "reached its end"},
     {OWN PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "3",
@@ -119,8 +114,7 @@ static const calls_row drawings[] = {
      "data.disjoint", LS_SKIP, "no indices"},
     {SAME HALVES("7", ""), "data.distinct", LS_FAIL,
      "ranks 0 and 1 have the same inputs in all of 4 training forwards | all ranks train on the "
-     "same "
-     "batches: no DistributedSampler .. | train.py:18 | give"},
+     "same batches: no DistributedSampler .. | train.py:18 | give"},
     {OWN HALVES("7", ""), "data.distinct", LS_PASS, "inputs differ"},
     {OWN HALVES("7", "\"workers\":2,\"base_seed\":5,"), "data.distinct", LS_PASS,
      "inputs differ between 2 ranks |  | train.py:18 | the workers of all ranks have the same"},
@@ -234,8 +228,8 @@ static const calls_row limits[] = {
     {OWN HALVES("7", "\"workers\":0,\"base_seed\":5,"), "data.distinct", LS_PASS,
      "2 ranks |  |  | "},
     {OWN
-     "0: =RandomSampler 40 20 0 1 3 \"workers\":2,\"base_seed\":5,; 1: =RandomSampler 40 20 20 1 "
-     "3 \"workers\":2,\"base_seed\":6,",
+     "0: =RandomSampler 40 20 0 1 3 \"workers\":2,\"base_seed\":5,; 1: =RandomSampler 40 20 20 1 3 "
+     "\"workers\":2,\"base_seed\":6,",
      "data.distinct", LS_PASS, "2 ranks |  |  | "},
 };
 
@@ -249,8 +243,7 @@ static const calls_row others[] = {
      "in all of 2 training forwards"},
     {"F{\"input\":\"11\"} S B K P Z", "data.distinct", LS_WEAK, "in all of 1 training forwards"},
     {"2x (0: F S B K P Z; 1: F{\"input\":\"2\"} S B K P Z; 2: F{\"input\":\"2\"} S B K P Z); (0: F "
-     "S B "
-     "K P Z; 1: F{\"input\":\"3\"} S B K P Z; 2: F{\"input\":\"3\"} S B K P Z)",
+     "S B K P Z; 1: F{\"input\":\"3\"} S B K P Z; 2: F{\"input\":\"3\"} S B K P Z)",
      "data.distinct", LS_FAIL, "ranks 1 and 2 have the same inputs in all of 3", 3},
     {"2x F{\"input\":\"11\"} S B K P Z; 2x F{\"input\":\"22\"} S B K P Z", "data.distinct", LS_FAIL,
      "the script draws them from the same seed .. | train.py:20 | seed"},

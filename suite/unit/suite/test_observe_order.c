@@ -243,8 +243,8 @@ static const struct {
                "F b O; F b{\"at\":\"train.py:70\"} " OTHER
                "; F b O; F b{\"at\":\"train.py:70\"} " OTHER,
       "reduction.left", LS_FAIL,
-      "step 3, rank 0: 1 parameters hold a gradient that was there before the step's own "
-      "backward, and it stays in the sum: fc.bias | no zero_grad .. | train.py:21 | call"},
+      "step 3, rank 0: 1 parameters hold a gradient that was there before the step's own backward, "
+      "and it stays in the sum: fc.bias | no zero_grad .. | train.py:21 | call"},
      3,
      {.local = 2, .reduced = 3}},
     {{NETWORKS "F b O; F b{\"at\":\"train.py:70\"} " OTHER "; " DETAIL

@@ -100,8 +100,7 @@ static const struct {
     /* divided twice */
     {PARTS("", 2, 1, 2), "data.once", CALLS_HINT,
      "pass 0: the part of the data set that rank 0 holds has 0 of 100 indices in common with that "
-     "of "
-     "rank 1, and DistributedSampler divides each of them among the ranks | the data are "
+     "of rank 1, and DistributedSampler divides each of them among the ranks | the data are "
      "divided twice: by the script, which gives each rank a part, and by the sampler, which takes "
      "1/2 of it | train.py:18"},
     /* divided by the script alone */
@@ -109,8 +108,7 @@ static const struct {
     /* split by each rank */
     {PARTS("", 2, 0, 1), "data.once", CALLS_HINT,
      "has 50 of 100 indices in common with that of rank 1, and DistributedSampler divides each of "
-     "them "
-     "among the ranks | the data are split differently on each rank"},
+     "them among the ranks | the data are split differently on each rank"},
     /* parts that each rank has filtered: nine tenths are one and the same, or fewer */
     {PARTS("", 1, 10, 1), "data.once", LS_PASS, "1 passes"},
     {PARTS("", 1, 11, 1), "data.once", CALLS_HINT, "has 89 of 100 indices in common"},
@@ -135,8 +133,7 @@ static const struct {
     /* each worker reads the stream */
     {STREAMS(20, 2), "data.once", LS_FAIL,
      "rank 0: each sample of the stream comes 2 times in a pass, and the loader has 2 workers | "
-     "every "
-     "worker reads the whole stream"},
+     "every worker reads the whole stream"},
     {STREAMS(8, 2), "data.once", LS_FAIL, "each sample of the stream comes 2 times"},
     {STREAMS(7, 2), "data.once", LS_PASS, "twice in 1 passes, or read by each of several"},
     {{STREAM, 0, 0, 0, 20, 1}, {STREAM, 0, 0, 0, 20, 2}, "data.once", LS_FAIL, "rank 1: each"},
@@ -201,8 +198,7 @@ static const validated validations[] = {
     {"samples that change", EVAL " A", STORED CLASSES("1"), STORED CLASSES("2"), 64, 0, 1, 2,
      "last.pt", "validation.fixed", LS_FAIL,
      "rank 0: 8 of 8 samples of the validation at val.py:4 are not what they were in the pass "
-     "before, "
-     "with the same classes | validation samples are changed at random: the training's "
+     "before, with the same classes | validation samples are changed at random: the training's "
      "augmentation"},
     {"three that change", EVAL, STORED CLASSES("1"),
      STORED "\"content\":[[0,\"a1\",3],[2,\"b1\",1],[4,\"c1\",0],[6,\"d1\",2],[8,\"e1\",2],[10,"
@@ -249,10 +245,8 @@ static const validated validations[] = {
     {"the best by a part", EVAL, "", "", 64, 0, 1, 2, "out/model_best.pt", "validation.choice",
      LS_FAIL,
      "rank 0: out/model_best.pt is chosen by a validation that is divided among 2 ranks, and "
-     "nothing is "
-     "put together after any of 2 | the best weights are chosen by the score of the rank's own "
-     "part "
-     "of the samples | train.py:50"},
+     "nothing is put together after any of 2 | the best weights are chosen by the score of the "
+     "rank's own part of the samples | train.py:50"},
     {"the best by a part of one of both", EVAL, "\"replicas\":1,", "", 64, 0, 1, 2, "Best.pt",
      "validation.choice", LS_PASS, "all ranks"},
     {"in training mode", " F{\"grad\":false,\"times\":8}", "", "", 64, 0, 1, 2, "best.pt",
@@ -275,8 +269,8 @@ static const validated validations[] = {
      "validation.choice", LS_FAIL, "own part of the samples"},
     {"a callback's vote puts nothing together", DECISION, "", "", 64, 0, 1, 2, "last.pt",
      "validation.whole", LS_WEAK,
-     "no collective follows: what a rank prints or chooses by is of 1/2 of the "
-     "data | each .. | val.py:4 | all_reduce"},
+     "no collective follows: what a rank prints or chooses by is of 1/2 of the data | each .. | "
+     "val.py:4 | all_reduce"},
     {"one of both is put together", EVAL " A", "\"steps\":[2,2],", "", 64, 0, 1, 2, "last.pt",
      "validation.whole", LS_PASS, "collectives in 1 of 2 validations that are divided |  |  | "},
     {"three of padding", EVAL " A", "", "\"replicas\":4,", 61, 0, 1, 2, "last.pt",
@@ -294,8 +288,8 @@ static void write_validation(calls_job *job, int rank, const validated *v, int n
     ls_text_put(line, sizeof line,
                 "{\"event\":\"data\",%s\"loader\":1,\"pass\":%d,\"at\":\"val.py:4\",\"sampler\":"
                 "\"DistributedSampler\",\"replicas\":2,\"sampler_rank\":%d,\"shuffle\":false,"
-                "\"length\":%d,\"batch\":4,\"workers\":0,\"count\":32,\"whole\":true,"
-                "\"trained\":false,\"modulus\":1,\"steps\":[%d,%d]",
+                "\"length\":%d,\"batch\":4,\"workers\":0,\"count\":32,\"whole\":true,\"trained\":"
+                "false,\"modulus\":1,\"steps\":[%d,%d]",
                 number == 0 ? v->first : v->second, number, rank, v->length, 4 + 4 * number,
                 4 + 4 * number);
     add_list(line, sizeof line, "kept", rank == 0 ? v->zero : v->one, v->stride, 32);
@@ -340,8 +334,7 @@ static const struct {
      "random numbers of their own in 8 workers"},
     {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"a\"}]", "", LS_FAIL,
      "rank 0, pass 0: workers 0 and 1 draw the same random numbers (torch) | all workers are "
-     "seeded "
-     "alike"},
+     "seeded alike"},
     {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"b\"}],[2,{\"random\":\"c\",\"torch\":\"b\"}]", "",
      LS_FAIL, "workers 1 and 2 draw the same random numbers (torch)"},
     {"[0,{\"torch\":\"a\"}],[0,{\"torch\":\"a\"}]", "", LS_SKIP, "no two workers"},
@@ -352,8 +345,7 @@ static const struct {
     {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]", "[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]",
      LS_FAIL,
      "rank 0: worker 0 draws in pass 0 the random numbers of pass 0 (torch) | the workers begin "
-     "each "
-     "pass with the same seed"},
+     "each pass with the same seed"},
     /* one worker after the other of a loader that is built anew */
     {"[0,{\"torch\":\"a\"}]", "[1,{\"torch\":\"a\"}]", LS_SKIP, ""},
     {"[0,{}],[1,{}]", "[0,{}],[1,{}]", LS_PASS, ""},
@@ -498,8 +490,7 @@ static const calls_row others[] = {
     {VOTES("0.5", "0.500001"), "validation.choice", LS_PASS, "all ranks"},
     {VOTES("0.5", "0.6"), "validation.choice", LS_FAIL,
      "chooses by \"val_loss\", which is 0.5 on rank 0 and 0.6 on rank 1 | the score is logged "
-     "without "
-     "sync_dist=True .. | train.py:28 | self.log(\"val_loss\", ..., sync_dist=True)"},
+     "without sync_dist=True .. | train.py:28 | self.log(\"val_loss\", ..., sync_dist=True)"},
     {VOTES("0.5", "0.5") ";" VOTES("0.5", "0.6"), "validation.choice", LS_FAIL, "on rank 1"},
     {DRAWN(DROPOUT, "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_FAIL,
      "rank 0: Net runs in training mode and without autograd in 8 forwards, in 2 of 10 steps "
@@ -525,13 +516,11 @@ static const calls_row others[] = {
     {NORMS("\"eval_norms\":2"), "mode.training", LS_PASS, "(frozen)"},
     {NORMS("\"thawed\":2,\"thawed_at\":\"train.py:12\""), "mode.training", LS_FAIL,
      "rank 0: 2 norms of Net whose parameters are frozen, and that were put in eval mode, are in "
-     "training "
-     "mode where it is trained | model.train() turns frozen batch norms on again .. | train.py:12 "
-     "|"},
+     "training mode where it is trained | model.train() turns frozen batch norms on again .. | "
+     "train.py:12 |"},
     {NORMS(UNMEASURED), "mode.training", LS_FAIL,
      "rank 0: 2 norms of Net are in eval mode in training forwards and normalize by the statistics "
-     "that "
-     "they were built with | a part .. its dropouts are off | train.py:12 | train()"},
+     "that they were built with | a part .. its dropouts are off | train.py:12 | train()"},
     {NORMS(UNMEASURED ",\"unmeasured_by_model\":true"), "mode.training", LS_WEAK,
      "the model's own train() leaves them"},
 };

@@ -37,10 +37,8 @@
 static const calls_row rates[] = {
     {RESUMED UNNAMED("0.2", "0") "; 2x " STEP("0.4"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the optimizer's state has the rate 0.2, and the first step after it was loaded uses "
-     "0.4 | "
-     "the rate is scaled by the number of ranks once more after the state was loaded, which holds "
-     "it "
-     "scaled already | train.py:12"},
+     "0.4 | the rate is scaled by the number of ranks once more after the state was loaded, which "
+     "holds it scaled already | train.py:12"},
     /* scaled four times before, as often as is looked for, and five times; divided, by name */
     {RESUMED UNNAMED("1.6", "0") "; 2x " STEP("3.2"), "checkpoint.resume", CALLS_HINT, "rate 1.6"},
     {RESUMED UNNAMED("3.2", "0") "; 2x " STEP("6.4"), "checkpoint.resume", LS_PASS, ""},
@@ -70,8 +68,7 @@ static const calls_row rates[] = {
     /* a rate that was lowered since: scaled already, or by one rank */
     {RESUMED NAMED("0.03", "0") "; 2x " STEP("0.06"), "checkpoint.resume", LS_WEAK,
      "rank 0: the optimizer's state has the rate 0.03, and the first step after it was loaded uses "
-     "0.06: "
-     "right once, where a job of one rank wrote it .. | train.py:13 | scale"},
+     "0.06: right once, where a job of one rank wrote it .. | train.py:13 | scale"},
     /* the file is written again, and scaled again when it is loaded the next time */
     {RESUMED NAMED("0.03", "0") "; " SAVE "; 2x " STEP("0.06"), "checkpoint.resume", CALLS_HINT,
      "once more"},
@@ -111,8 +108,8 @@ static const calls_row courses[] = {
     {COURSE("\"iter_num\":40", "0.02", "0.1", "0.18", "0.26", "0.25", "0.24"), "checkpoint.resume",
      LS_WEAK,
      "rank 0: the file has the rate 0.2 and iter_num 40; the first step after it was loaded uses "
-     "0.02, "
-     "and the rate climbs in 4 steps | the rate's course begins anew .. | train.py:12 | compute",
+     "0.02, and the rate climbs in 4 steps | the rate's course begins anew .. | train.py:12 | "
+     "compute",
      1},
     /* half of the file's rate, and more; two rises, and one; a fall before; as high as the file's
      */
@@ -220,8 +217,7 @@ static const struct {
     {"/a/", PASSES(PASS("1", "b", "true", "3", "4")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_FAIL,
      "the first pass has the order of pass 2 of the job that wrote last.pt, which was whole by "
-     "then | "
-     "the job goes on with the epoch that the file ended with: it is trained on twice"},
+     "then | the job goes on with the epoch that the file ended with: it is trained on twice"},
     {"/a/", PASSES(PASS("1", "b", "true", "3", "5")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_FAIL, "trained on twice"},
     {"/a/", PASSES(PASS("1", "b", "true", "3", "6")),

@@ -134,8 +134,7 @@ static const struct {
     {PLAIN(FAULT_SAME_DATA), "reduction.mean", LS_WEAK, "same"},
     {PLAIN(FAULT_UNUSED), "reduction.covered", LS_FAIL,
      "1 trainable parameters of a model in DistributedDataParallel never get a gradient: "
-     "head.weight | "
-     " | train.py:7 | freeze"},
+     "head.weight |  | train.py:7 | freeze"},
     {PLAIN(FAULT_UNUSED_ALLOWED), "reduction.covered", LS_PASS,
      "2 parameters get gradients, 1 may be unused and are |  |  | never trained: head.weight"},
     {PLAIN(FAULT_TWICE), "optimizer.step", LS_FAIL, "twice"},

@@ -87,8 +87,8 @@ static const calls_row rates[] = {
     /* set where no step reads it */
     {ALIKE ";" AT("0.1", "0.1") UNREAD("defaults") UNREAD("defaults"), "optimizer.settings",
      LS_FAIL,
-     "optimizer.defaults['lr'] is changed, and the rate stays at 0.1 in all 3 steps | "
-     ".. each parameter group has its own | train.py:19"},
+     "optimizer.defaults['lr'] is changed, and the rate stays at 0.1 in all 3 steps | .. each "
+     "parameter group has its own | train.py:19"},
     {ALIKE ";" UNREAD("lr") UNREAD("lr") UNREAD("lr"), "optimizer.settings", LS_FAIL,
      "an attribute lr of the optimizer is changed, and the rate stays at 0.1 in all 3 steps"},
     {ALIKE ";" AT("0.1", "0.1") UNREAD("defaults"), "optimizer.settings", LS_PASS, RIGHT},
@@ -171,8 +171,8 @@ static const calls_row groups[] = {
      "optimizer.settings", LS_WEAK, "nothing decays"},
     /* words that are no optimizer's */
     {CALLED("weight_decay_rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
-     "parameter group 1 has 'weight_decay_rate': 0.5, which no step reads: its weight_decay is "
-     "0.1 .. | train.py:7 | call it 'weight_decay'"},
+     "parameter group 1 has 'weight_decay_rate': 0.5, which no step reads: its weight_decay is 0.1 "
+     ".. | train.py:7 | call it 'weight_decay'"},
     {CALLED("Learning-Rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
      "which no step reads: its lr is 0.1 .. call it 'lr'"},
     {CALLED("weightDecay", "0.1", TORCH), "optimizer.settings", LS_PASS, RIGHT},
