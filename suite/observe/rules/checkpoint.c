@@ -211,7 +211,7 @@ static bool on_one_node(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_event *start = trace->rank[k].start;
-        if (ls_event_int(start, local_rank, -1) != ls_event_int(start, rank, -2)) {
+        if (ls_event_number(start, local_rank, NAN) != ls_event_number(start, rank, NAN)) {
             return false;
         }
     }

@@ -1,5 +1,6 @@
 /* Whether a job that goes on from a file holds what the job that wrote it held then, and takes the
  * data from where that one stopped. Both jobs are needed: ls_observe_continue. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -163,8 +164,8 @@ static void compare_data(const ls_observe_trace *trace, const hand_over *h, ls_o
     ls_event_each(earlier, ls_trace_events(&trace->before->rank[h->rank], data)) {
         int all = 0;
         if (!ls_pass_is_trained(earlier) || !ls_pass_is_trained(later) ||
-            ls_event_number(earlier, sampler_epoch, -1) !=
-                ls_event_number(later, sampler_epoch, -2) ||
+            ls_event_number(earlier, sampler_epoch, NAN) !=
+                ls_event_number(later, sampler_epoch, NAN) ||
             !(ls_pass_last_step(earlier) <= (double)saved)) {
             continue;
         }

@@ -278,8 +278,8 @@ static void blame_distributed(const pass *p, const overlap *o, ls_observe_findin
                          "%d ranks",
                          replicas, p->ranks);
         ls_finding_blame(out, sampler, "leave num_replicas and rank to DistributedSampler");
-    } else if (ls_event_int(p->event[o->a], sampler_rank, -1) ==
-               ls_event_int(p->event[o->b], sampler_rank, -2)) {
+    } else if (ls_event_number(p->event[o->a], sampler_rank, NAN) ==
+               ls_event_number(p->event[o->b], sampler_rank, NAN)) {
         ls_verdict_cause(&out->verdict, "DistributedSampler was given rank=%d on ranks %d and %d",
                          ls_event_int(p->event[o->a], sampler_rank, -1), o->a, o->b);
         ls_finding_blame(out, sampler,

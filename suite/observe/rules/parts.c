@@ -38,8 +38,8 @@ static bool common_of(const ls_event *a, const ls_event *b, int *common, int *of
     int first = ls_event_count(mine), second = ls_event_count(other);
     *common = 0;
     *of = first < second ? first : second;
-    if (*of < few.value || ls_event_number(x, length, -1) != ls_event_number(y, length, -2) ||
-        ls_event_number(x, modulus, -1) != ls_event_number(y, modulus, -2)) {
+    if (*of < few.value || ls_event_number(x, length, NAN) != ls_event_number(y, length, NAN) ||
+        ls_event_number(x, modulus, NAN) != ls_event_number(y, modulus, NAN)) {
         return false;
     }
     ls_event_each(entry, mine) {

@@ -54,7 +54,7 @@ void ls_rules_validation_fixed(const ls_observe_trace *trace, ls_observe_finding
             for (b = ls_event_after(a); ls_pass_is_validation(a) && b != NULL;
                  b = ls_event_after(b)) {
                 if (ls_pass_is_validation(b) && ls_event_same(a, b, at) &&
-                    ls_event_int(a, loader, -1) == ls_event_int(b, loader, -2)) {
+                    ls_event_number(a, loader, NAN) == ls_event_number(b, loader, NAN)) {
                     judge_change(&trace->rank[k], k, a, b, &compared, out);
                     break;
                 }

@@ -224,7 +224,7 @@ static bool same_length(const ls_observe_trace *trace, const ls_event *validatio
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (ls_pass_is_trained(data) &&
-                ls_event_number(data, length, -1) == ls_event_number(validation, length, -2)) {
+                ls_event_number(data, length, NAN) == ls_event_number(validation, length, NAN)) {
                 return true;
             }
         }

@@ -348,6 +348,16 @@ ROWS_TEST(samples_are_judged, sampled)
     "\"},> F S B K P Z; F S B K P Z; <\"statistics\":{\"0\":\"" c "\"},> F S B K P Z"
 #define NOOP "{\"event\":\"hook\",\"model\":0,\"name\":\"noop_hook\",\"at\":\"train.py:8\"};"
 
+/* A step after which the ranks differ, with members of rank 0's; what both did in the one before.
+ */
+#define SPLIT(zero, one, members)                           \
+    "0: F b O Z " zero "; 1: F b O Z " one "; 0: <" members \
+    "\"digest\":{\"param\":\"8\"},> F b O "                 \
+    "Z; 1: <\"digest\":{\"param\":\"9\"},> F b O Z"
+#define GIVEN(rank, what, step)                                                                \
+    rank ": {\"event\":\"restore\",\"what\":\"" what "\",\"step\":" step ",\"at\":\"train.py:" \
+                                                                         "10\"}"
+
 static const calls_row others[] = {
     {CLIPS("[1]", "[0,1]"), "order.clip", LS_FAIL, "of another model"},
     {CLIPS("[0]", "[1]"), "order.clip", LS_PASS, "6 calls"},
@@ -358,9 +368,29 @@ static const calls_row others[] = {
     /* it reduces nothing; where the script calls collectives, they may */
     {NOOP "2x F S B K P Z", "reduction.mean", LS_FAIL, "noop_hook reduces nothing"},
     {NOOP "2x F S B A K P Z", "reduction.mean", LS_UNSUPPORTED, "noop_hook reduces nothing"},
-    {"0: F b O L Z; 1: F b O Z; 0: <\"lr\":0.05,> F b O L Z; 1: <\"digest\":{\"param\":\"9\"},> F "
-     "b O Z",
-     "replicas.step", LS_FAIL, "rank 0 alone steps its schedule .. train.py:27"},
+    {SPLIT("L", "", "\"lr\":0.05,"), "replicas.step", LS_FAIL,
+     "rank 0 alone steps its schedule: at step 2 the learning rate is 0.05 on rank 0 and 0.1 on "
+     "rank 1 | train.py:27 | step"},
+    {SPLIT("", "L", "\"lr\":0.05,"), "replicas.step", LS_FAIL, "rank 1 alone"},
+    {SPLIT("L", "L", "\"lr\":0.05,"), "replicas.step", LS_FAIL,
+     "| step 2: the learning rate is 0.05 on rank 0 and 0.1 on rank 1 | train.py:24 | compute"},
+    {SPLIT("L", "L{\"times\":2}", "\"lr\":0.05,"), "replicas.step", LS_FAIL, "rank 1 alone"},
+    {SPLIT("", "", "\"lr\":0.05,") ";" GIVEN("0", "optimizer", "0"), "replicas.step", LS_FAIL,
+     "| rank 0 restored the optimizer from a file 1 times, rank 1 0 times | train.py:10 | call"},
+    {SPLIT("", "", "") ";" GIVEN("0", "model", "2"), "replicas.step", LS_FAIL,
+     "| rank 0 restored the model from a file 1 times, rank 1 0 times |"},
+    {SPLIT("", "", "") ";" GIVEN("1", "model", "2") ";" GIVEN("1", "model", "0"), "replicas.step",
+     LS_FAIL, "| rank 0 restored the model from a file 0 times, rank 1 2 times |"},
+    {SPLIT("", "", "") ";" GIVEN("0", "model", "3") ";" GIVEN("1", "model", "2"), "replicas.step",
+     LS_FAIL, "0 times, rank 1 1 times"},
+    {SPLIT("", "", "") ";" GIVEN("0", "optimizer", "2") ";" GIVEN("1", "model", "2"),
+     "replicas.step", LS_FAIL, "0 times, rank 1 1 times"},
+    {"F b O Z; 0: F b Z; 1: <\"skipped\":true,> F b O Z; F b O Z", "replicas.step", LS_FAIL,
+     "the optimizer of rank 1 did nothing in step 2, that of rank 0 stepped |  | decide"},
+    {"0: F S B k P Z; 1: F S B K P Z; F b O Z", "replicas.step", LS_FAIL,
+     "the optimizer of rank 0 did nothing in step 1, that of rank 1 stepped |"},
+    {"0: F b O Z; 1: F S B k P Z; F b O Z", "replicas.step", LS_FAIL,
+     "did nothing in step 1, that of rank 0 stepped | train.py:24 | decide"},
     {MEASURED("7", "7", "7"), "mode.statistics", LS_FAIL, "after all of 2 detailed steps"},
     {MEASURED("0", "1", "3"), "mode.statistics", LS_PASS, "moved in"},
 };
