@@ -122,7 +122,8 @@ static const struct {
     {PLAIN(FAULT_NO_WRAPPER), "replicas.step", LS_FAIL, "no model"},
     {PLAIN(FAULT_DIVIDED), "reduction.mean", LS_FAIL, "twice"},
     {PLAIN(FAULT_LEFT), "reduction.mean", LS_FAIL, "left over"},
-    {PLAIN(FAULT_LEFT), "reduction.left", LS_FAIL, "zero_grad"},
+    {PLAIN(FAULT_LEFT), "reduction.left", LS_FAIL,
+     "step 2, rank 0: 3 parameters hold a gradient that was there before the step's own backward"},
     {ALONE(FAULT_LEFT, "sgd"), "reduction.left", LS_FAIL, "zero_grad"},
     /* of the reductions in other types only those that were asked for */
     {PLAIN(FAULT_ELEMENT), "reduction.mean", LS_FAIL, "element 5"},
@@ -144,7 +145,7 @@ static const struct {
     {PLAIN(FAULT_STATE), "optimizer.step", LS_FAIL,
      "step 2, rank 1: fc.weight element 254, 0.38949427: its first moment becomes -0, by sgd "
      "-0.216238521 +- 2.7e-08; so in 3 tensors"},
-    {PLAIN(FAULT_HOOK_NOOP), "reduction.left", LS_PASS, ""},
+    {PLAIN(FAULT_HOOK_NOOP), "reduction.left", LS_PASS, "looked at 2 times"},
     {ALONE(FAULT_NO_DECAY, "sgd"), "optimizer.step", LS_FAIL, "left out"},
     {ALONE(FAULT_NO_DECAY, "adamw"), "optimizer.step", LS_FAIL,
      "becomes 3.30981517, by adamw 3.30583405 +- 3.1e-05; so in 3 tensors: fc.weight, fc.bias, "
@@ -229,14 +230,31 @@ static const struct {
     {JOB(FAULT_LOSS_DIVIDED, "sgd", 3, 1, 0, 0, NULL, NULL), "reduction.mean", LS_WEAK, "twice"},
     {JOB(FAULT_LOSS_BY_RANKS, "sgd", 3, 1, 0, 0, NULL, NULL), "reduction.mean", CALLS_HINT,
      "the loss is divided by the number of ranks"},
-    {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
+    {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL,
+     "(num_items_in_batch): 4 times the gradient of a batch of all of them | train.py:21 "
+     "(transformers/trainer.py:3700) | divide the sum of the losses by num_items_in_batch"},
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
-    {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL, "twice"},
-    {MICRO(FAULT_MICRO_SUMMED, 2, 4), "reduction.micro", LS_WEAK, "summed"},
+    {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL,
+     "step 2: the loss is divided by 9, the square of the number of its micro-steps, 3 | the loss "
+     "is "
+     "divided by the number of micro-steps twice"},
+    {MICRO(FAULT_MICRO_TWICE, 2, 2), "reduction.micro", LS_WEAK,
+     "step 2: the loss is multiplied by 0.25, and the step has 2 micro-steps |"},
+    {JOB(FAULT_MICRO_SUMMED, "sgd", 2, 4, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,
+     "neither their losses nor the sum is divided by their number, and clipping measures the sum "
+     "|"},
+    {MICRO(FAULT_MICRO_SUMMED, 2, 4), "reduction.micro", LS_WEAK,
+     "step 2: the gradients of 4 micro-steps are summed: neither their losses nor the sum is "
+     "divided "
+     "by their number | 4 times the gradient of a batch of all of them: a mistake, unless the "
+     "learning rate allows for it | train.py:21 | divide the loss"},
     {JOB(FAULT_MICRO_SUMMED, "adam", 1, 4, 0, 0, NULL, NULL), "reduction.micro", LS_WEAK, "summed"},
     {JOB(FAULT_MICRO_OTHER, "sgd", 2, 3, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,
-     "another"},
-    {JOB(FAULT_NONE, "sgd", 1, 4, 64, 0.25, NULL, "f16"), "reduction.micro", LS_PASS, "averaged"},
+     "step 2: the loss is multiplied by 0.1667, and the step has 3 micro-steps | divided by "
+     "another "},
+    {JOB(FAULT_NONE, "sgd", 1, 4, 64, 0.25, NULL, "f16"), "reduction.micro", LS_PASS,
+     "2 detailed steps: the gradients of up to 4 micro-steps are averaged |"},
+    {PLAIN(FAULT_NONE), "reduction.micro", LS_SKIP, "no step of several micro-steps"},
     {PLAIN(FAULT_HAND), "replicas.start", LS_PASS, ""},
     {JOB(FAULT_HAND, "sgd", 2, 1, 64, 0.25, NULL, "f16"), "reduction.mean", LS_PASS, ""},
     {PLAIN(FAULT_HAND), "data.distinct", LS_PASS, ""},
