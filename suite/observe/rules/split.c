@@ -215,9 +215,9 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
     const ls_observe_step *step = samples->step[0];
     int call = step == NULL ? -1 : ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0);
     const char *at = call >= 0 ? step->call[call].at : "";
-    bool has_params = ls_job_compare_samples(samples, "param", &params) > 0;
-    bool has_used = ls_job_compare_samples(samples, "used", &used) > 0;
-    if (!has_params || samples->number != split_at) {
+    int of_params = ls_job_compare_samples(samples, "param", &params);
+    int of_used = ls_job_compare_samples(samples, "used", &used);
+    if (!of_params || samples->number != split_at) {
         return;
     }
     if (params.count > 0) {
@@ -228,13 +228,13 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
                              ls_job_names_text(&params));
         }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
-    } else if (has_used && used.count > 0) {
+    } else if (of_used && used.count > 0) {
         ls_verdict_cause(&out->verdict, "the ranks step by different gradients: %s",
                          ls_job_names_text(&used));
         ls_finding_blame(out, at,
                          "let DistributedDataParallel reduce these gradients, and change "
                          "them on all ranks alike");
-    } else if (has_used && ls_job_compare_samples(samples, "next", &next) > 0 && next.count == 0) {
+    } else if (of_used && ls_job_compare_samples(samples, "next", &next) && next.count == 0) {
         if (!blame_between(samples->trace, split_at + 1, out)) {
             ls_verdict_cause(&out->verdict,
                              "the step itself leaves the same parameters: they are changed after "
@@ -242,7 +242,7 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
                              "sampled");
         }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
-    } else if (has_used) {
+    } else if (of_used) {
         ls_finding_explain(out, at,
                            "equal parameters and gradients before the step, and other parameters "
                            "after it: state or settings of the optimizers differ",

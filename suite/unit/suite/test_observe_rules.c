@@ -92,18 +92,30 @@ static const struct {
     {PLAIN(FAULT_PLAIN_SEEDS), "replicas.start", LS_FAIL, "seed"},
     {PLAIN(FAULT_START), "replicas.start", LS_FAIL, "fc.bias"},
     {PLAIN(FAULT_START), "replicas.step", LS_FAIL, "fc.bias"},
-    {PLAIN(FAULT_SKIPS), "replicas.step", LS_FAIL, "did nothing"},
-    {PLAIN(FAULT_BEHIND), "replicas.step", LS_FAIL, "rank 1 alone"},
-    {PLAIN(FAULT_STATE), "replicas.state", LS_FAIL, "after step 2"},
-    {PLAIN(FAULT_RATE), "replicas.step", LS_FAIL, "learning rate"},
+    {PLAIN(FAULT_SKIPS), "replicas.step", LS_FAIL,
+     "| the optimizer of rank 1 did nothing in step 2, that of rank 0 stepped | train.py:24 | "
+     "decide"},
+    {PLAIN(FAULT_BEHIND), "replicas.step", LS_FAIL,
+     "after step 1 ranks 0 and 1 hold different parameters: 0 of 3 sampled tensors of step 1 | "
+     "rank 1 "
+     "alone changes parameters between steps 1 and 2, behind DistributedDataParallel: fc.weight, "
+     "fc.bias, head.weight | train.py:24 | change"},
+    {PLAIN(FAULT_STATE), "replicas.state", LS_FAIL,
+     "head.weight/momentum_buffer | the step itself leaves the same parameters: they are changed "
+     "after "
+     "it, behind DistributedDataParallel, or in elements that are not sampled | train.py:24 | "
+     "change"},
     {PLAIN(FAULT_RATE), "optimizer.rate", LS_FAIL,
      "step 1: the rate is 0.125 on rank 0 and 0.0625 on rank 1"},
     {PLAIN(FAULT_RATE_BUILT), "replicas.step", LS_FAIL, "| train.py:9"},
     {PLAIN(FAULT_RATE_BUILT), "optimizer.rate", LS_FAIL, "built with"},
-    {PLAIN(FAULT_RATE), "replicas.step", LS_FAIL, "| train.py:24"},
+    {PLAIN(FAULT_RATE), "replicas.step", LS_FAIL,
+     "| step 1: the learning rate is 0.125 on rank 0 and 0.0625 on rank 1 | train.py:24 | compute"},
     {PLAIN(FAULT_IDLE), "optimizer.rate", CALLS_HINT, "last 3 of 4 steps"},
     {PLAIN(FAULT_BUFFERS), "replicas.buffers", LS_FAIL, "running_mean"},
-    {PLAIN(FAULT_OWN), "replicas.step", LS_FAIL, "gradients"},
+    {PLAIN(FAULT_OWN), "replicas.step", LS_FAIL,
+     "| the ranks step by different gradients: fc.weight, fc.bias, head.weight | train.py:24 | "
+     "let"},
     {PLAIN(FAULT_SUM), "reduction.mean", LS_FAIL, "summed"},
     {JOB(FAULT_SUM, "adam", 4, 2, 256, 0, NULL, NULL), "reduction.mean", LS_FAIL, "4 times"},
     {PLAIN(FAULT_OWN), "reduction.mean", LS_FAIL, ".module"},
