@@ -169,6 +169,12 @@ TEST(linear_scaling_takes_all_ranks)
     expect(&j, "optimizer.schedule", LS_PASS, "");
 }
 
+TEST(a_trainer_that_names_no_indices_is_not_judged)
+{
+    job j = {.options = "", .events = {RATES(1, 1, 1, 1), RATES(1, 1, 1, 1)}};
+    expect(&j, "data.disjoint", LS_UNSUPPORTED, "the trainer's own events name no indices");
+}
+
 /* ---- validations ----------------------------------------------------------------------------- */
 
 #define EPOCH(images) \
