@@ -356,7 +356,7 @@ ROWS_TEST(samples_are_judged, sampled)
     "Z; 1: <\"digest\":{\"param\":\"9\"},> F b O Z"
 #define GIVEN(rank, what, step)                                                                \
     rank ": {\"event\":\"restore\",\"what\":\"" what "\",\"step\":" step ",\"at\":\"train.py:" \
-                                                                         "10\"}"
+         "10\"}"
 
 static const calls_row others[] = {
     {CLIPS("[1]", "[0,1]"), "order.clip", LS_FAIL, "of another model"},

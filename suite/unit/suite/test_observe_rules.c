@@ -97,14 +97,12 @@ static const struct {
      "decide"},
     {PLAIN(FAULT_BEHIND), "replicas.step", LS_FAIL,
      "after step 1 ranks 0 and 1 hold different parameters: 0 of 3 sampled tensors of step 1 | "
-     "rank 1 "
-     "alone changes parameters between steps 1 and 2, behind DistributedDataParallel: fc.weight, "
-     "fc.bias, head.weight | train.py:24 | change"},
+     "rank 1 alone changes parameters between steps 1 and 2, behind DistributedDataParallel: "
+     "fc.weight, fc.bias, head.weight | train.py:24 | change"},
     {PLAIN(FAULT_STATE), "replicas.state", LS_FAIL,
      "head.weight/momentum_buffer | the step itself leaves the same parameters: they are changed "
-     "after "
-     "it, behind DistributedDataParallel, or in elements that are not sampled | train.py:24 | "
-     "change"},
+     "after it, behind DistributedDataParallel, or in elements that are not sampled | train.py:24 "
+     "| change"},
     {PLAIN(FAULT_RATE), "optimizer.rate", LS_FAIL,
      "step 1: the rate is 0.125 on rank 0 and 0.0625 on rank 1"},
     {PLAIN(FAULT_RATE_BUILT), "replicas.step", LS_FAIL, "| train.py:9"},
@@ -248,8 +246,7 @@ static const struct {
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL,
      "step 2: the loss is divided by 9, the square of the number of its micro-steps, 3 | the loss "
-     "is "
-     "divided by the number of micro-steps twice"},
+     "is divided by the number of micro-steps twice"},
     {MICRO(FAULT_MICRO_TWICE, 2, 2), "reduction.micro", LS_WEAK,
      "step 2: the loss is multiplied by 0.25, and the step has 2 micro-steps |"},
     {JOB(FAULT_MICRO_SUMMED, "sgd", 2, 4, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,
@@ -257,9 +254,8 @@ static const struct {
      "|"},
     {MICRO(FAULT_MICRO_SUMMED, 2, 4), "reduction.micro", LS_WEAK,
      "step 2: the gradients of 4 micro-steps are summed: neither their losses nor the sum is "
-     "divided "
-     "by their number | 4 times the gradient of a batch of all of them: a mistake, unless the "
-     "learning rate allows for it | train.py:21 | divide the loss"},
+     "divided by their number | 4 times the gradient of a batch of all of them: a mistake, unless "
+     "the learning rate allows for it | train.py:21 | divide the loss"},
     {JOB(FAULT_MICRO_SUMMED, "adam", 1, 4, 0, 0, NULL, NULL), "reduction.micro", LS_WEAK, "summed"},
     {JOB(FAULT_MICRO_OTHER, "sgd", 2, 3, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,
      "step 2: the loss is multiplied by 0.1667, and the step has 3 micro-steps | divided by "
