@@ -261,32 +261,21 @@ CALLS_TEST(moments_last, rebuilt)
     "{\"event\":\"data\",\"loader\":0,\"pass\":1,\"trained\":true,\"whole\":false," \
     "\"batch\":4,\"count\":8,\"steps\":[7,12]}"
 
+#define SPAN(class, span, base, call)                                                            \
+    ALIKE ";" SCHEDULE(class,                                                                    \
+                       "\"span\":" span                                                          \
+                       ",\"base\":" base) "; 12x F b O Z L{\"optimizer\":0,\"schedule\":0" call  \
+                                          "};" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", \
+                                                                                       "7", "12")
+
 /* Twelve steps of two passes on two ranks; what each calls. */
 static const calls_row spans[] = {
-    {ALIKE ";" SCHEDULE("CosineAnnealingLR",
-                        "\"span\":12,\"base\":0.1") "; 12x F b O Z "
-                                                    "L{\"optimizer\":0,\"schedule\":0}"
-                                                    ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                        "0", "1", "7", "12"),
-     "order.schedule", LS_PASS, "12 calls"},
-    {ALIKE ";" SCHEDULE("CosineAnnealingLR",
-                        "\"span\":2,\"base\":0.1") "; 12x F b O Z "
-                                                   "L{\"optimizer\":0,\"schedule\":0}"
-                                                   ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                       "0", "1", "7", "12"),
-     "order.schedule", CALLS_HINT, "epochs, and it is stepped with each batch"},
-    {ALIKE ";" SCHEDULE("CosineAnnealingLR",
-                        "\"span\":5,\"base\":0.1") "; 12x F b O Z "
-                                                   "L{\"optimizer\":0,\"schedule\":0}"
-                                                   ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                       "0", "1", "7", "12"),
-     "order.schedule", LS_WEAK, "rises again"},
-    {ALIKE ";" SCHEDULE("OneCycleLR",
-                        "\"span\":24,\"base\":0.1") "; 12x F b O Z "
-                                                    "L{\"optimizer\":0,\"schedule\":0}"
-                                                    ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                        "0", "1", "7", "12"),
-     "order.schedule", CALLS_HINT, "steps of all ranks together"},
+    {SPAN("CosineAnnealingLR", "12", "0.1", ""), "order.schedule", LS_PASS, "12 calls"},
+    {SPAN("CosineAnnealingLR", "2", "0.1", ""), "order.schedule", CALLS_HINT,
+     "epochs, and it is stepped with each batch"},
+    {SPAN("CosineAnnealingLR", "5", "0.1", ""), "order.schedule", LS_WEAK, "rises again"},
+    {SPAN("OneCycleLR", "24", "0.1", ""), "order.schedule", CALLS_HINT,
+     "steps of all ranks together"},
     {ALIKE ";" SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1") "; 12x F b O Z "
                                                                   "L{\"optimizer\":0,\"schedule\":"
                                                                   "0};" PASS_OF("0", "0", "1",
@@ -299,18 +288,9 @@ static const calls_row spans[] = {
                                                     ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
                                                         "0", "1", "7", "12"),
      "order.schedule", CALLS_HINT, "stepped once for several of them"},
-    {ALIKE ";" SCHEDULE("LambdaLR",
-                        "\"span\":48,\"base\":0.1") "; 12x F b O Z "
-                                                    "L{\"optimizer\":0,\"schedule\":0}"
-                                                    ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                        "0", "1", "7", "12"),
-     "order.schedule", CALLS_HINT, "samples of a rank"},
-    {ALIKE ";" SCHEDULE("LambdaLR",
-                        "\"span\":17,\"base\":0.1") "; 12x F b O Z "
-                                                    "L{\"optimizer\":0,\"schedule\":0}"
-                                                    ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                        "0", "1", "7", "12"),
-     "order.schedule", LS_PASS, "12 calls"}, /* longer than the job, by nothing that is known */
+    {SPAN("LambdaLR", "48", "0.1", ""), "order.schedule", CALLS_HINT, "samples of a rank"},
+    {SPAN("LambdaLR", "17", "0.1", ""), "order.schedule", LS_PASS,
+     "12 calls"}, /* longer than the job, by nothing that is known */
     {ALIKE ";" SCHEDULE(
          "LambdaLR",
          "\"span\":72,\"base\":0.1") "; 12x " /* as Accelerate's example */
@@ -319,18 +299,9 @@ static const calls_row spans[] = {
                                      "py:70 (accelerate/scheduler.py:80)\"};" PASS_OF(
                                          "0", "0", "1", "6") ";" PASS_OF("0", "1", "7", "12"),
      "order.schedule", LS_WEAK, "once for each rank"},
-    {ALIKE ";" SCHEDULE(
-         "LambdaLR", "\"span\":null,\"base\":0.1") "; 12x F b O Z "
-                                                   "L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}"
-                                                   ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF(
-                                                       "0", "1", "7", "12"),
-     "order.schedule", CALLS_HINT, "its function returns a rate"},
-    {ALIKE ";" SCHEDULE(
-         "LambdaLR", "\"span\":null,\"base\":1") "; 12x F b O Z "
-                                                 "L{\"optimizer\":0,\"schedule\":0,\"lr\":[0.01]}"
-                                                 ";" PASS_OF("0", "0", "1",
-                                                             "6") ";" PASS_OF("0", "1", "7", "12"),
-     "order.schedule", LS_PASS, "12 calls"},
+    {SPAN("LambdaLR", "null", "0.1", ",\"lr\":[0.01]"), "order.schedule", CALLS_HINT,
+     "its function returns a rate"},
+    {SPAN("LambdaLR", "null", "1", ",\"lr\":[0.01]"), "order.schedule", LS_PASS, "12 calls"},
 };
 
 CALLS_TEST(lengths_are_counted, spans)
