@@ -20,14 +20,6 @@ static int last_backward(const ls_observe_step *step)
     return last;
 }
 
-/* The end of the calls that may change a gradient before the step: its first optimizer step. */
-static int end_of_reduction(const ls_observe_step *step, int from)
-{
-    int end = ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, from);
-    int scaler = ls_trace_find(step, LS_CALL_SCALER_STEP, from);
-    return scaler >= 0 && (end < 0 || scaler < end) ? scaler : end;
-}
-
 /* Adds up what ranks have, in a call that all of them make. */
 static bool is_sum(const ls_call *call)
 {
@@ -36,7 +28,7 @@ static bool is_sum(const ls_call *call)
         "reduce_scatter", "reduce_scatter_tensor", "_reduce_scatter_base"};
     const char *reduce = ls_event_text(call->json, reduce, "");
     bool adds = strcmp(reduce, "sum") == 0 || strcmp(reduce, "avg") == 0 || strstr(reduce, "sum");
-    for (size_t i = 0; i < sizeof op / sizeof *op; i++) {
+    for (size_t i = 0; i < sizeof op / sizeof *op && call->kind == LS_CALL_COLLECTIVE; i++) {
         if (adds && strcmp(ls_event_text(call->json, op, ""), op[i]) == 0) {
             return ls_event_int(call->json, ranks, -1) < 0;
         }
@@ -44,12 +36,14 @@ static bool is_sum(const ls_call *call)
     return false;
 }
 
-int ls_by_hand_collective(const ls_observe_step *step)
+/* The first sum from that call on which may change a gradient before the step; -1: none. */
+static int next_sum(const ls_observe_step *step, int from)
 {
-    int backward = step == NULL ? -1 : last_backward(step);
-    int end = backward < 0 ? -1 : end_of_reduction(step, backward);
-    for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, backward);
-         c >= 0 && c < end; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
+    for (int c = from; c < step->call_count; c++) {
+        ls_call_kind kind = step->call[c].kind;
+        if (kind == LS_CALL_OPTIMIZER_STEP || kind == LS_CALL_SCALER_STEP) {
+            return -1;
+        }
         if (is_sum(&step->call[c])) {
             return c;
         }
@@ -57,15 +51,17 @@ int ls_by_hand_collective(const ls_observe_step *step)
     return -1;
 }
 
+int ls_by_hand_collective(const ls_observe_step *step)
+{
+    int backward = step == NULL ? -1 : last_backward(step);
+    return backward < 0 ? -1 : next_sum(step, backward);
+}
+
 static double elements_summed(const ls_observe_step *step)
 {
     double sum = 0;
-    int c = ls_by_hand_collective(step);
-    int end = c < 0 ? -1 : end_of_reduction(step, c);
-    for (; c >= 0 && c < end; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (is_sum(&step->call[c])) {
-            sum += ls_event_number(step->call[c].json, elements, 0) * step->call[c].times;
-        }
+    for (int c = ls_by_hand_collective(step); c >= 0; c = next_sum(step, c + 1)) {
+        sum += ls_event_number(step->call[c].json, elements, 0) * step->call[c].times;
     }
     return sum;
 }
@@ -101,7 +97,7 @@ bool ls_by_hand_averages_later(const ls_observe_trace *trace)
             sum = 0;
         } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
             after = false;
-        } else if (call->kind == LS_CALL_COLLECTIVE && after && is_sum(call)) {
+        } else if (after && is_sum(call)) {
             sum += ls_event_number(call->json, elements, 0) * call->times;
             if (elements > 0 && sum >= elements) {
                 return true;

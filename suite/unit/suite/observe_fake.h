@@ -38,10 +38,12 @@ typedef enum fake_fault {
     FAULT_NO_WRAPPER,
     FAULT_DIVIDED,
     FAULT_LEFT,
-    FAULT_ELEMENT, /* one element of one tensor is off by 2^-18 of its bound's base */
+    FAULT_ELEMENT, /* one element of one tensor of rank 1 is off by 2^-18 of its bound's base */
     FAULT_HOOK_NOOP,
     FAULT_HOOK_UNKNOWN, /* sends signs */
-    FAULT_HOOK_MEAN,    /* one of the user's own that is right */
+    FAULT_HOOK_OTHER,   /* sends 0.7 times the mean */
+    FAULT_REDUCED_ZERO,
+    FAULT_HOOK_MEAN, /* one of the user's own that is right */
     FAULT_HOOK_SUM,
     FAULT_HOOK_SUM_DIVIDED, /* right: the loss is divided by the number of ranks */
     FAULT_REDUCED_AGAIN,
@@ -67,7 +69,12 @@ typedef enum fake_fault {
     FAULT_HAND_STAGES,   /* each rank a part of the model */
     FAULT_HAND_AVERAGES, /* parameters, after the step */
     FAULT_HAND_LOSS,     /* the loss, before backward */
+    FAULT_HAND_OWN,      /* FAULT_HAND_PART, and the ranks start with biases of their own */
+    FAULT_HAND_THRICE,   /* divided by the number of ranks three times */
+    FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_LAST,
+    FAULT_OVERFLOW,      /* the same with the wrapper */
+    FAULT_OVERFLOW_LOST, /* one is NaN, and its mean is a number */
     FAULT_SAME_DATA,
     FAULT_UNUSED,
     FAULT_UNUSED_ALLOWED,
@@ -224,6 +231,12 @@ static inline void fake_backward(fake_state *s, int step)
                     x->sizes[i] += fabs(g);
                     x->sum[i] += g;
                 }
+                bool over = fake_is(s, FAULT_HAND_OVERFLOW) || fake_is(s, FAULT_OVERFLOW) ||
+                            fake_is(s, FAULT_OVERFLOW_LOST);
+                if (over && k == 1 && t == 2 && i == 5 && step == 2) {
+                    x->sum[i] = fake_is(s, FAULT_OVERFLOW_LOST) ? NAN : INFINITY;
+                    x->local[i] = x->sizes[i] = x->sum[i];
+                }
             }
         }
     }
@@ -246,19 +259,24 @@ static inline void fake_reduce(fake_state *s, int step)
             for (int i = 0; i < fake_count[t]; i++) {
                 float mean = fake_mean(s, t, i);
                 bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
-                           fake_is(s, FAULT_FROZEN);
+                           fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_FROZEN);
                 bool own = fake_keeps_own(s) || (one && t == 1);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
                 bool twice = fake_is(s, FAULT_DIVIDED) || fake_is(s, FAULT_HAND_DIVIDED);
-                x->reduced[i] = own                              ? x->sum[i]
-                                : sum                            ? mean * (float)s->job->world
-                                : twice                          ? mean / (float)s->job->world
-                                : fake_is(s, FAULT_LEFT)         ? mean + x->before[i]
-                                : fake_is(s, FAULT_HOOK_UNKNOWN) ? copysignf(0.1f, mean)
+                x->reduced[i] = own                               ? x->sum[i]
+                                : sum                             ? mean * (float)s->job->world
+                                : twice                           ? mean / (float)s->job->world
+                                : fake_is(s, FAULT_LEFT)          ? mean + x->before[i]
+                                : fake_is(s, FAULT_HOOK_UNKNOWN)  ? copysignf(0.1f, mean)
+                                : fake_is(s, FAULT_OVERFLOW_LOST) ? fminf(mean, 1)
+                                : fake_is(s, FAULT_HAND_THRICE)
+                                    ? mean / (float)(s->job->world * s->job->world)
+                                : fake_is(s, FAULT_HOOK_OTHER)   ? 0.7f * mean
+                                : fake_is(s, FAULT_REDUCED_ZERO) ? 0
                                                                  : mean;
-                if (fake_is(s, FAULT_ELEMENT) && t == 2 && i == 5 && step == 2) {
+                if (fake_is(s, FAULT_ELEMENT) && k == 1 && t == 2 && i == 5 && step == 2) {
                     x->reduced[i] += ldexpf(fabsf(mean) + 0.1f, -18);
                 }
             }
@@ -573,7 +591,8 @@ static inline void fake_write_model(const fake_state *s, int rank)
     fprintf(f, "]}\n");
     const char *hook = fake_is(s, FAULT_HOOK_NOOP) ? "noop_hook"
                        : fake_is(s, FAULT_HOOK_UNKNOWN) || fake_is(s, FAULT_HOOK_MEAN) ||
-                               fake_is(s, FAULT_HOOK_SUM) || fake_is(s, FAULT_HOOK_SUM_DIVIDED)
+                               fake_is(s, FAULT_HOOK_OTHER) || fake_is(s, FAULT_HOOK_SUM) ||
+                               fake_is(s, FAULT_HOOK_SUM_DIVIDED)
                            ? "my_hook"
                            : s->job->hook;
     if (hook != NULL) {
@@ -693,8 +712,10 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     for (int m = 0; m < s->job->micro; m++) {
         fake_write_passes(s, step, m, same ? 0u : (unsigned)rank, f);
     }
-    if (reduces) {
-        fake_write_sum(ALL, f);
+    if (reduces) { /* in two parts, after a collective that sums nothing */
+        fprintf(f, ",{\"call\":\"collective\",\"op\":\"broadcast\",\"elements\":%d}", ALL);
+        fake_write_sum(FAKE_ELEMENTS, f);
+        fake_write_sum(ALL - FAKE_ELEMENTS, f);
     }
     if (scaled) {
         fprintf(f, ",{\"call\":\"unscale\",\"scaler\":0,\"optimizer\":0,\"at\":\"train.py:22\","
@@ -757,7 +778,8 @@ static inline void fake_start(fake_state *s)
         LS_TEXT(path, 200, "%s/rank%d.jsonl", s->folder, k);
         for (int t = 0; t < FAKE_TENSORS; t++) {
             for (int i = 0; i < fake_count[t]; i++) {
-                uint64_t seed = fake_seeds_ranks(s) ? (uint64_t)k : 0;
+                bool own = fake_seeds_ranks(s) || (fake_is(s, FAULT_HAND_OWN) && t == 1);
+                uint64_t seed = own ? (uint64_t)k : 0;
                 float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
                 value = fake_is(s, FAULT_LARGE) && t == 1 ? 160 : value;
                 s->at[k][t].param[i] = fake_is_half(s) ? fake_bf16(value) : value;
