@@ -388,7 +388,13 @@ TEST(buckets_have_the_type_that_is_asked_for)
              .events = {BUCKETS("fp16"), BUCKETS("fp16")}};
     expect(&j, "reduction.asked", LS_PASS, "");
     j.events[1] = BUCKETS("fp32");
-    expect(&j, "reduction.asked", LS_FAIL, "accepted and not used");
+    expect(&j, "reduction.asked", LS_FAIL, "rank 1 reduces a bucket in fp32, asked is fp16");
+    j.command = "\"train\",\"--comm-hook=fp16_compress\"";
+    expect(&j, "reduction.asked", LS_FAIL, "rank 1 reduces a bucket in fp32, asked is fp16");
+    j.command = "\"train\",\"--comm-hook=bf16_compress\"";
+    expect(&j, "reduction.asked", LS_FAIL, "rank 0 reduces a bucket in fp16, asked is bf16");
+    j.command = "\"train\",\"--allreduce-fp32\"";
+    expect(&j, "reduction.asked", LS_FAIL, "rank 0 reduces a bucket in fp16, asked is fp32");
     j.command = "\"train\",\"--compress=none\"";
     expect(&j, "reduction.asked", LS_SKIP, "");
     j.command = NULL;
@@ -567,6 +573,128 @@ ROWS_TEST(steps_count_what_was_taken, counted)
     ck_assert_msg(v.code == counted[_i].code && (strstr(v.cause, counted[_i].words) != NULL ||
                                                  strstr(v.evidence, counted[_i].words) != NULL),
                   "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
+
+/* One element of each kind in the dump of a rank; `part`: of a job with several models. */
+typedef struct shared {
+    const char *command, *rule;
+    float param[RANKS], local[RANKS], grad[RANKS];
+    int dumps; /* 1: rank 1 has joined */
+    ls_verdict_code code;
+    const char *words;
+    const char *metadata, *part;
+} shared;
+
+static void write_shared(const char *folder, const char *part, const shared *d, const float *grad)
+{
+    LS_TEXT(to, 200, "%s/dump", folder);
+    ck_assert_int_eq(ls_path_make_folder(to), LS_OK);
+    ls_text_add(to, sizeof to, "/%s", part);
+    ck_assert_int_eq(ls_path_make_folder(to), LS_OK);
+    for (int k = 0; k < d->dumps; k++) {
+        const double local = d->local[k];
+        const ls_shape one = {1, {1}};
+        ls_safetensors_writer *w = NULL;
+        LS_TEXT(path, 250, "%s/step000001.rank%d.safetensors", to, k);
+        ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
+        if (d->metadata != NULL) {
+            ls_safetensors_metadata(w, d->metadata, "true");
+        }
+        ls_safetensors_add_copy(w, "param/fc.bias", LS_F32, &one, &d->param[k]);
+        ls_safetensors_add_copy(w, "last_buffer/bn.running_mean", LS_F32, &one, &d->param[k]);
+        ls_safetensors_add_copy(w, "local/fc.bias", LS_F64, &one, &local);
+        ls_safetensors_add_copy(w, "grad/fc.bias", LS_F32, &one, &grad[k]);
+        ck_assert_int_eq(ls_safetensors_finish(w), LS_OK);
+    }
+}
+
+#define NOOP "\"--comm-hook=noop\"", "reduction.asked"
+#define TORCH "\"--dialect=torch\""
+#define JOIN(word) "\"--join=" word "\"", "reduction.asked"
+#define ASKED "types and values are shared"
+#define NOT_ASKED "no type, no joining ranks and no running statistics"
+
+static const shared shares[] = {
+    {TORCH, "reduction.asked", {1, 1}, {2, 4}, {3, 3}, 2, LS_PASS, "1 " ASKED},
+    {TORCH,
+     "reduction.asked",
+     {1, 2},
+     {2, 4},
+     {3, 3},
+     2,
+     LS_FAIL,
+     "step 1: before its forward bn.running_mean differs on ranks 0 and 1"},
+    {TORCH ",\"--sync-bn\"", "reduction.asked", {1, 2}, {2, 4}, {3, 3}, 2, LS_SKIP, NOT_ASKED},
+    {"", "reduction.asked", {1, 2}, {2, 4}, {3, 3}, 2, LS_SKIP, NOT_ASKED},
+    {NOOP, {1, 1}, {2, 4}, {2, 4 + 0x1p-20f}, 2, LS_PASS, "2 " ASKED},
+    {NOOP,
+     {1, 1},
+     {2, 4},
+     {2, 4 + 0x3p-21f},
+     2,
+     LS_FAIL,
+     "step 1, rank 1: fc.bias element 0 is 4.00000143 and was 4 before the hook noop"},
+    {NOOP, {1, 1}, {2, 4}, {2, 3}, 2, LS_FAIL, "rank 1: fc.bias element 0 is 3 and", NULL, "b"},
+    {JOIN("active"), {1, 1}, {2, 0}, {2 + 0x1p-21f, 0}, 1, LS_PASS, "1 " ASKED},
+    {JOIN("active"),
+     {1, 1},
+     {2, 0},
+     {2 + 0x3p-22f, 0},
+     1,
+     LS_FAIL,
+     "step 1: the gradient of fc.bias element 0 is 2.00000072, the sum of the ranks that have a "
+     "batch over 1 is 2"},
+    {JOIN("all"), {1, 1}, {2, 0}, {1, 0}, 1, LS_PASS, "1 " ASKED},
+    {JOIN("all"),
+     {1, 1},
+     {2, 0},
+     {2, 0},
+     1,
+     LS_FAIL,
+     "is 2, the sum of the ranks that have a "
+     "batch over 2 is 1"},
+    {JOIN("all"), {1, 1}, {2, 2}, {1, 1}, 2, LS_SKIP, NOT_ASKED}, /* all took part */
+    {"", "replicas.start", {1, 1}, {2, 4}, {3, 3}, 2, LS_PASS, "1 tensors compared on 2 ranks"},
+    {"",
+     "replicas.start",
+     {1, 2},
+     {2, 4},
+     {3, 3},
+     2,
+     LS_FAIL,
+     "before step 1 the ranks hold other values in 1 tensors: fc.bias"},
+    {"", "replicas.buffers", {1, 2}, {2, 4}, {3, 3}, 2, LS_SKIP, "each rank's own"},
+    {"",
+     "replicas.buffers",
+     {1, 2},
+     {2, 4},
+     {3, 3},
+     2,
+     LS_FAIL,
+     "after step 1 ranks 0 and 1 hold different statistics of SyncBatchNorm",
+     "sync_bn"},
+};
+
+ROWS_TEST(what_ranks_share_is_as_asked, shares)
+{
+    const shared *d = &shares[_i];
+    LS_TEXT(command, 200, "\"train\"%s%s", d->command[0] != '\0' ? "," : "", d->command);
+    LS_TEXT(last, 200,
+            "{\"event\":\"step\",\"step\":1,\"loss\":1,\"lr\":0.5,\"joined\":%s,\"digest\":{"
+            "\"buffer\":\"2\"}}\n",
+            d->dumps < RANKS ? "true" : "false");
+    job j = {.command = command,
+             .options = "",
+             .events = {"{\"event\":\"step\",\"step\":1,\"loss\":1,\"lr\":0.5,\"digest\":{"
+                        "\"buffer\":\"1\"}}\n",
+                        last}};
+    write_job(&j);
+    if (d->part != NULL) {
+        write_shared(j.folder, "a", d, d->local); /* which is right */
+    }
+    write_shared(j.folder, d->part != NULL ? d->part : "", d, d->grad);
+    ls_verdict v = judge(&j, NULL, d->rule);
+    ck_assert_msg(v.code == d->code && strstr(v.evidence, d->words) != NULL, "%d: %s %s", _i,
+                  ls_verdict_name(v.code), v.evidence);
     ls_path_remove_tree(j.folder);
 }
 
