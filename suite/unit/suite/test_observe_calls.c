@@ -250,11 +250,22 @@ CALLS_TEST(nothing_to_compare_is_no_pass, empty)
 static const calls_row orders[] = {
     {"3x F S B K P A Z", "order.collectives", LS_PASS, "3 collectives"},
     {"3x F S B K P Z", "order.collectives", LS_SKIP, "no collective"},
-    {"3x (0: F S B K P A A Z; 1: F S B K P A Z)", "order.collectives", LS_WEAK, "rank's own"},
+    {"3x (0: F S B K P A A Z; 1: F S B K P A Z)", "order.collectives", LS_WEAK,
+     "step 1, collective 2 of the script: rank 0 all_reduce sum of 4 f32 (train.py:28), rank 1 "
+     "none "
+     "| a collective depends on a value of the rank's own"},
+    {"3x (0: F S B K P A Z; 1: F S B K P A A Z; 2: F S B K P A Z)", "order.collectives", LS_WEAK,
+     "rank 0 none, rank 1 all_reduce sum of 4 f32 (train.py:28) .. | train.py:28", 3},
     {"3x (0: F S B K P A Z; 1: F S B K P A{\"elements\":8} Z)", "order.collectives", LS_WEAK,
-     "of 8 f32"},
-    {"3x (0: F S B K P A Z; 1: F S B K P A{\"elements\":8} Z)", "order.collectives", LS_WEAK,
-     "in another order"},
+     "step 1, collective 1 of the script: rank 0 all_reduce sum of 4 f32 (train.py:28), rank 1 "
+     "all_reduce sum of 8 f32 (train.py:28) | the ranks come to the same call with other tensors"},
+    {"3x (0: F S B K P A Z; 1: F S B K P A{\"type\":\"f16\"} Z)", "order.collectives", LS_WEAK,
+     "rank 1 all_reduce sum of 4 f16"},
+    {"3x (0: F S B K P A Z; 1: F S B K P A{\"reduce\":\"max\"} Z)", "order.collectives", LS_WEAK,
+     "rank 1 all_reduce max of 4 f32"},
+    {"3x (0: F S B K P A{\"times\":3} Z; 1: F S B K P A A{\"times\":2} Z)", "order.collectives",
+     LS_PASS, "9 collectives of the script, the same on 2 ranks"},
+    {"3x (0: F S B K P A{\"ranks\":1} Z; 1: F S B K P Z)", "order.collectives", LS_SKIP, ""},
     {"3x (0: F S B K P A Z; 1: F S B K P A{\"elements\":8,\"at\":\"train.py:29\"} Z)",
      "order.collectives", LS_WEAK, "rank's own"},
     {"3x (0: F S B K P A{\"op\":\"send\"} Z; 1: F S B K P A{\"op\":\"recv\"} Z)",
@@ -264,8 +275,12 @@ static const calls_row orders[] = {
      "order.collectives", LS_PASS, "3 collectives"},
     {"3x F S B K P Z", "order.steps", LS_PASS, "3 steps on each of 2"},
     {"3x F S B K P L Z", "order.schedule", LS_PASS, "3 calls"},
-    {"3x F S B k P L Z", "order.schedule", LS_PASS, "3 skipped steps"},
-    {"3x F S B L K P Z", "order.schedule", LS_FAIL, "before optimizer.step()"},
+    {"3x F S B k P L Z", "order.schedule", LS_PASS,
+     "3 calls after the optimizer's, 3 of them on skipped steps |  | train.py:27 | the schedule "
+     "goes "
+     "on in 3 skipped steps"},
+    {"3x F S B L K P Z", "order.schedule", LS_FAIL,
+     "rank 0: StepLR.step() before the first optimizer.step()"},
     {"3x (0: F S B L{\"class\":\"ReduceLROnPlateau\"} K P Z; 1: F S B K P Z)", "order.schedule",
      LS_PASS, ""},
     {"3x F S B K P Z", "order.schedule", LS_SKIP, "no schedule"},
@@ -337,16 +352,22 @@ TEST(samples_show_what_was_left)
 
 /* Of jobs that failed. */
 static const calls_row failed[] = {
-    {HANGS, "order.collectives", LS_FAIL, "wait for it for ever"},
+    {HANGS, "order.collectives", LS_FAIL,
+     "step 2, collective 1 of the script: rank 0 all_reduce sum of 4 f32 (train.py:28), rank 1 "
+     "none "
+     "| a collective depends on a value of the rank's own"},
     {HANGS, "order.steps", LS_FAIL, "rank 1 ended after step 2, rank 0 after step 3"},
     {UNEVEN("1: F S B K P Z;"), "order.steps", LS_FAIL,
-     "uneven inputs: rank 0 drew 20 .. train.py:12"},
+     "rank 0 ended after step 1, rank 1 after step 2 | uneven inputs: rank 0 drew 20 samples in a "
+     "pass, rank 1 drew 24 | train.py:12"},
     {STREAMS("3", "2"), "order.steps", LS_FAIL, "0 drew 3 batches .. rank 1 drew 2 .. train.py:12"},
     {STREAMS("3", "3"), "order.steps", LS_PASS, ""},
     /* one more, which all ranks agreed to leave out */
     {"3x F S B K P Z; 0: " STREAM("4", "3") "; 1: " STREAM("3", "3"), "order.steps", LS_PASS, ""},
     /* rank 1 did not end its second step */
-    {UNEVEN(""), "order.steps", LS_FAIL, "uneven inputs: rank 0 drew 20 .. train.py:12"},
+    {UNEVEN(""), "order.steps", LS_FAIL,
+     "the job failed after step 1, where the data of a rank had ended | uneven inputs: rank 0 drew "
+     "20 samples in a pass, rank 1 drew 24 | train.py:12"},
 };
 
 ROWS_TEST(failed_jobs_name_the_difference, failed)
@@ -378,6 +399,11 @@ static const calls_row ends[] = {
     {"3x F S B K P Z", "optimizer.rate", LS_SKIP, "one rank, and no schedule", 1},
     {"3x <\"lr\":null,> F S B K P Z", "optimizer.rate", LS_WEAK, "no step reports a rate"},
     {UNEVEN("1: F S B K P Z;"), "order.steps", LS_PASS, "as with join"},
+    {UNEVEN("1: F S B K P Z;"), "order.steps", LS_PASS,
+     "rank 0 made 1 steps, rank 1 2, and all ended well (as with join)"},
+    {"F S B K P Z; 0: F S B K P Z; 2x 2: F S B K P Z", "order.steps", LS_PASS,
+     "rank 1 made 1 steps, rank 2 3, and all ended well (as with join)", 3},
+    {"!", "order.steps", LS_WEAK, "no step was seen"},
     /* within join() a rank whose data have ended makes no steps: how a job ended that a scheduler
      * started, only its ranks say */
     {APART, "replicas.step", LS_FAIL, NULL},

@@ -7,6 +7,10 @@
 #include "reference/files/safetensors.h"
 #include "suite/unit/run_suite.h"
 
+#define TWO_PLACES(times)                       \
+#times "x F S B K P L{\"schedule\":0} Z L{" \
+           "\"schedule\":0,\"at\":\"train.py:40\"};"
+
 /* Calls of each of four steps, the rule, the verdict, words of the finding. */
 static const calls_row rows[] = {
     /* gradients that are cleared before any step */
@@ -34,17 +38,29 @@ static const calls_row rows[] = {
     {"4x F S N{\"limit\":null} B U N K P Z", "order.clip", LS_PASS, "8 calls"},
     /* schedules */
     {"4x F S B K P L{\"schedule\":0} Z L{\"schedule\":0,\"at\":\"train.py:40\"}", "order.schedule",
-     CALLS_HINT, "twice its speed"},
+     CALLS_HINT,
+     "rank 0: StepLR.step() is called in two places between one optimizer.step() and the next, 3 "
+     "of "
+     "3 times | the schedule is stepped twice a step: it runs at twice its speed | train.py:40"},
+    {"F S B K P L{\"schedule\":0} Z; " TWO_PLACES(4) "F S B K P Z", "order.schedule", CALLS_HINT,
+     "4 of 5 times"},
+    {"F S B K P L{\"schedule\":0} Z; " TWO_PLACES(3) "F S B K P Z", "order.schedule", NO_HINT, ""},
+    {TWO_PLACES(2) "F S B K P Z", "order.schedule", CALLS_HINT, "2 of 2 times"},
+    {TWO_PLACES(1) "F S B K P Z", "order.schedule", NO_HINT, ""},
     {"4x F S B K P L{\"schedule\":0,\"at\":\"train.py:70 (accelerate/scheduler.py:1)\"} "
      "L{\"schedule\":0,\"at\":\"train.py:70 (accelerate/scheduler.py:1)\",\"lr\":[0.2]} Z",
      "order.schedule", LS_PASS, "8 calls"}, /* as often as there are ranks */
     {"4x F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z", "order.schedule", LS_WEAK,
-     "2 times its speed"},
+     "rank 0: a schedule is stepped 2 times between one optimizer.step() and the next, in 3 of 3 "
+     "cases | the schedule runs at 2 times its speed .. | train.py:27"},
     {"4x F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z "
      "L{\"schedule\":1,\"at\":\"train.py:9\"}",
-     "order.schedule", LS_FAIL, "before optimizer.step()"},
+     "order.schedule", LS_FAIL,
+     "rank 0: StepLR.step() before the first optimizer.step(): the first value of the schedule is "
+     "never used | scheduler.step() before optimizer.step() | train.py:27"},
     {"4x F S B K P Z F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z",
-     "order.schedule", LS_WEAK, "with every batch, the optimizer with every 2"},
+     "order.schedule", LS_WEAK,
+     "in 4 of 4 cases | the schedule is stepped with every batch, the optimizer with every 2"},
     {"4x F S B K P L{\"schedule\":0} Z L{\"schedule\":1,\"at\":\"train.py:40\"}", "order.schedule",
      LS_PASS, "8 calls"},
     {"4x F S B K P L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\"} Z "
@@ -135,7 +151,7 @@ CALLS_TEST(what_happens_often_enough_is_a_fault, limits)
 
 /* Rank 0 has one less, rank 1 one more, of what is theirs alone. */
 static void write_samples(const calls_job *job, int step, double local, double since,
-                          double reduced, double used)
+                          double reduced, double used, double again)
 {
     const struct {
         const char *name;
@@ -144,6 +160,7 @@ static void write_samples(const calls_job *job, int step, double local, double s
     } group[] = {{"local", true, local},
                  {"since", true, since},
                  {"reduced", false, reduced},
+                 {"again/local", true, again},
                  {"used", false, used != 0 ? used : reduced}};
     LS_TEXT(folder, 100, "%s/samples", job->folder);
     ck_assert_int_eq(ls_path_make_folder(folder), LS_OK);
@@ -151,7 +168,7 @@ static void write_samples(const calls_job *job, int step, double local, double s
         ls_safetensors_writer *w = NULL;
         LS_TEXT(path, 200, "%s/step%06d.rank%d.safetensors", folder, step, k);
         ck_assert_int_eq(ls_safetensors_create(path, &w), LS_OK);
-        for (int g = 0; g < 4; g++) {
+        for (int g = 0; g < 5; g++) {
             double exact[2] = {group[g].first + (group[g].own ? 2 * k - 1 : 0), -4};
             float rounded[2] = {(float)exact[0], (float)exact[1]};
             ls_shape shape = {1, {2}};
@@ -180,6 +197,9 @@ static void write_samples(const calls_job *job, int step, double local, double s
     "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z; 2x F{\"input\":\"1\"} S B Z " \
     "F{\"input\":\"2\"} S B K P Z"
 #define LATE(calls) calls ";" DETAIL calls
+#define BY_HAND(calls)                                                                        \
+    "!\"kind\":\"plain\",;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" \
+    "\"fc.bias\"]}]};" LATE(calls)
 #define NEVER(more)                                                                          \
     "!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"" more \
     "]}]};{\"event\":\"idle\",\"at\":\"train.py:8\",\"params\":[\"fc.bias\"],\"steps\":8};"
@@ -236,6 +256,7 @@ static const struct {
     int step;
     struct {
         double local, since, reduced, used; /* used 0: as reduced */
+        double again;
     } first;
 } sampled[] = {
     /* calls of the steps of optimizer 0 and of optimizer 1 */
@@ -318,11 +339,28 @@ static const struct {
     {{THROWN, "reduction.mean", LS_PASS, "of 1 detailed steps"}, 2, {7, 2, 2, 5}},
     /* passes of a step that come after its reduction: what the calls say of a wrong mean */
     {{LATE("F b F{\"sync\":false} b{\"sync\":false,\"no_sync\":\"train.py:57\"} O Z"),
-      "reduction.mean", LS_FAIL, "train.py:57"},
+      "reduction.mean", LS_FAIL,
+      "+- 8.3e-07; so in 1 of 1 tensors: fc.bias | no_sync() around the last backward of the step "
+      ".. "
+      "train.py:57"},
      2,
      {.local = 2, .reduced = 2.25}},
     {{LATE("F b b{\"at\":\"train.py:22\"} O Z"), "reduction.mean", LS_FAIL,
-      "2 backward passes of 1 forwards .. train.py:22"},
+      "+- 1.4e-06; so in 1 of 1 tensors: fc.bias | 2 backward passes of 1 forwards .. train.py:22"},
+     2,
+     {.local = 2, .reduced = 2.25}},
+    {{LATE("F b{\"sync\":false} F b O Z"), "reduction.mean", LS_FAIL,
+      "only the last of 2 micro-steps counts | train.py:26"},
+     2,
+     {.local = 5, .reduced = 2, .again = 2}},
+    /* what comes before the script's own reduction */
+    {{BY_HAND("F b N A O Z"), "reduction.mean", LS_FAIL,
+      "before the script reduces them (train.py:28): the mean is not that of the gradients | "
+      "train.py:23"},
+     2,
+     {.local = 2, .reduced = 2.25}},
+    {{BY_HAND("F b U A N O Z"), "reduction.mean", LS_FAIL,
+      "unscale_ comes before the script reduces the gradients (train.py:28) .. | train.py:22"},
      2,
      {.local = 2, .reduced = 2.25}},
 };
@@ -332,7 +370,7 @@ ROWS_TEST(samples_are_judged, sampled)
     calls_job job;
     calls_open_script(&job, 2, sampled[_i].row.script);
     write_samples(&job, sampled[_i].step, sampled[_i].first.local, sampled[_i].first.since,
-                  sampled[_i].first.reduced, sampled[_i].first.used);
+                  sampled[_i].first.reduced, sampled[_i].first.used, sampled[_i].first.again);
     calls_judge(&job);
     calls_expect_parts(&job, sampled[_i].row.id, sampled[_i].row.code, sampled[_i].row.words);
     calls_close(&job);
@@ -391,6 +429,12 @@ static const calls_row others[] = {
      "the optimizer of rank 0 did nothing in step 1, that of rank 1 stepped |"},
     {"0: F b O Z; 1: F S B k P Z; F b O Z", "replicas.step", LS_FAIL,
      "did nothing in step 1, that of rank 0 stepped | train.py:24 | decide"},
+    {"0: F b O L Z; 1: F b O Z; 0: <\"lr\":0.05,> F b O L Z; 1: <\"digest\":{\"param\":\"9\"},> F "
+     "b O Z",
+     "replicas.step", LS_FAIL,
+     "after step 2 ranks 0 and 1 hold different parameters: no samples from that step on | rank 0 "
+     "alone steps its schedule: at step 2 the learning rate is 0.05 on rank 0 and 0.1 on rank 1 | "
+     "train.py:27"},
     {MEASURED("7", "7", "7"), "mode.statistics", LS_FAIL, "after all of 2 detailed steps"},
     {MEASURED("0", "1", "3"), "mode.statistics", LS_PASS, "moved in"},
 };
@@ -409,16 +453,23 @@ CALLS_TEST(other_orders_are_judged, others)
 
 /* A schedule that is built and not stepped in nine steps. */
 static const calls_row idle[] = {
-    {SCHEDULE("StepLR") "; 9x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule",
-     CALLS_HINT, "scheduler.step() is missing"},
+    {SCHEDULE("StepLR") "; 8x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule",
+     CALLS_HINT,
+     "a StepLR is built and never stepped, in 8 steps and 2 whole passes | scheduler.step() is "
+     "missing .. | train.py:8"},
+    {SCHEDULE("StepLR") "; 7x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule",
+     LS_SKIP, ""},
+    {SCHEDULE("StepLR") "; 50x F S B K P Z; " PASS_OF("1"), "order.schedule", LS_WEAK,
+     "in 50 steps and 1 whole passes |"},
+    {SCHEDULE("StepLR") "; 49x F S B K P Z; " PASS_OF("1"), "order.schedule", LS_SKIP, ""},
     {SCHEDULE("StepLR") "; 9x F S B K P Z; " PASS_OF("1") "; " PASS_OF("0"), "order.schedule",
      LS_SKIP, ""}, /* one whole pass */
     {STEPPED_IF "; 9x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule", LS_WEAK,
-     "under a condition"},
+     "in 9 steps and 2 whole passes; the script does so under a condition"},
     {SCHEDULE("StepLR") "\n{\"event\":\"schedule\",\"schedule\":1,\"class\":\"SequentialLR\","
                         "\"at\":\"train.py:9\",\"step\":0,\"holds\":[0]}; 9x F S B K P Z; " PASS_OF(
                             "1") "; " PASS_OF("5"),
-     "order.schedule", CALLS_HINT, "train.py:9"},
+     "order.schedule", CALLS_HINT, "a SequentialLR is built and never .. train.py:9"},
     {SCHEDULE("ReduceLROnPlateau") "; 9x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"),
      "order.schedule", LS_SKIP, ""},
     {SCHEDULE("StepLR") "; 9x F S B K P Z L{\"schedule\":1}; " PASS_OF("1") "; " PASS_OF("5"),
@@ -437,17 +488,20 @@ static const calls_row spans[] = {
     {SPAN("OneCycleLR", "12") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z", "order.schedule",
      LS_PASS, "12 calls"},
     {SPAN("OneCycleLR", "12") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",
-     "order.schedule", CALLS_HINT, "stepped with each epoch"},
+     "order.schedule", CALLS_HINT,
+     "a OneCycleLR of 12 steps was stepped 3 times, its optimizer 12 times | a schedule that is "
+     "made for batches is stepped with each epoch .. | train.py:8"},
     {SPAN("CosineAnnealingLR",
           "13") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",
-     "order.schedule", CALLS_HINT, "of 13 steps was stepped 3 times"},
+     "order.schedule", CALLS_HINT, "of 13 steps was stepped 3 times, its optimizer 12 times"},
     {SPAN("CosineAnnealingLR",
           "3") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",
      "order.schedule", LS_PASS, ""},
     {SPAN("OneCycleLR", "400") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z",
      "order.schedule", LS_PASS, ""}, /* ended early */
     {SPAN("CosineAnnealingLR", "3") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z",
-     "order.schedule", LS_WEAK, "rises again"},
+     "order.schedule", LS_WEAK,
+     "with T_max 3 was stepped 12 times: the rate rises again |  | train.py:8"},
     {SPAN("StepLR", "0") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",
      "order.schedule", LS_PASS, ""},
 };
@@ -465,7 +519,8 @@ static const calls_row averages[] = {
      "replicas.average", LS_PASS, "updated 4 times"},
     {"4x (0: F S B K P Z " AVERAGE("update")
          AVERAGE("forward") "; 1: F S B K P Z " AVERAGE("forward") ")",
-     "replicas.average", LS_FAIL, "updated on some ranks"},
+     "replicas.average", LS_FAIL,
+     "rank 1 runs an average of weights that it updated 0 times, rank 0 4 times"},
     {"4x (0: F S B K P Z "
      "A{\"call\":\"average\",\"average\":0,\"what\":\"update\",\"at\":\"ema.py:7\"} " AVERAGE(
          "forward") "; 1: F S B K P Z " AVERAGE("forward") ")",
@@ -515,12 +570,16 @@ static const struct {
     bool fails;
     const char *words;
 } opens[] = {
-    {"0001 0002 ", "0001 0001 ", "order.steps", true, "only some ranks make this backward"},
-    {"0001 0002 0003 ", "0001 0002 0004 ", "order.collectives", true, "of 9 f32 (train.py:31)"},
+    {"0001 0002 ", "0001 0001 ", "order.steps", true,
+     "in step 4: rank 0 was in backward() at train.py:21, rank 1 in a forward at train.py:20 | "},
+    {"0001 0002 0003 ", "0001 0002 0004 ", "order.collectives", true,
+     "step 4, collective 1 of the script: rank 0 all_reduce sum of 8 f32 (train.py:30), rank 1 "
+     "all_reduce sum of 9 f32 (train.py:31)"},
     {"0001 0002 0003 0004 ", "0001 0002 0004 0003 ", "order.steps", true,
-     "only some ranks make this collective"},
+     "in step 4: rank 0 was in all_reduce at train.py:30, rank 1 in all_reduce at train.py:31 | "},
     {"0001 0002 0003 ", "0001 0002 ", "order.collectives", false, ""}, /* rank 1 died before it */
-    {"0001 0002 0005 ", "0001 0002 0006 ", "order.collectives", true, "with root 1"},
+    {"0001 0002 0005 ", "0001 0002 0006 ", "order.collectives", true,
+     "rank 0 broadcast of 8 f32 with root 0 (train.py:33), rank 1 broadcast of 8 f32 with root 1"},
     {"0001 0002 ", "0001 ", "order.steps", false, ""},
     {"", "", "order.steps", false, ""},
 };
