@@ -428,6 +428,59 @@ static const calls_row ends[] = {
 
 CALLS_TEST(other_orders_are_judged, ends)
 
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+#define TRAINS(names) \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" names "]}]};"
+#define SYNCED "!\"bn\":0,\"sync_bn\":2,;" TRAINED
+#define OFF(rank, digests) rank ": <\"digest\":" digests ",> F b O Z;"
+#define HEAD(rank, digest)                                                                     \
+    rank ": "                                                                                  \
+         "{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"at\":\"train.py:6\",\"name\":" \
+         "\"Head\","                                                                           \
+         "\"params\":[[\"m1.w\",4,\"f32\",true]],\"param_digests\":[\"" digest "\"]};"
+#define HEADS HEAD("0", "a") HEAD("1", "a") HEAD("2", "b")
+#define SHARDED "!\"kind\":\"plain\",\"name\":\"FSDP\",;" TRAINED "F b O Z"
+
+static const calls_row replicas[] = {
+    {SYNCED "3x F b O Z", "replicas.buffers", LS_PASS,
+     "equal on 2 ranks after 3 of 3 steps, the last among them"},
+    {SYNCED "F b O Z; 0: F b O Z; 2: F b O Z;" OFF("1", "{\"buffer\":\"9\"}"), "replicas.buffers",
+     LS_FAIL,
+     "after step 2 ranks 0 and 1 hold different statistics of SyncBatchNorm |  | train.py:5", 3},
+    {SYNCED "2x F b O Z; 0: F b O Z;" OFF("1", "{}"), "replicas.buffers", LS_WEAK,
+     "equal on 2 ranks after 2 of 3 steps, up to step 2: of step 3, the last one, not all ranks"},
+    {"!;" TRAINED "F b O Z; 0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}"), "replicas.step",
+     LS_FAIL, "after step 2 ranks 0 and 2 hold different parameters: no samples from that", 3},
+    {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
+     "replicas.step", LS_FAIL, "between steps 1 and 3 ranks 0 and 1 hold different parameters"},
+    {"!;" TRAINED "3x F b O Z", "replicas.step", LS_PASS, "equal on 2 ranks after 3 of 3 steps"},
+    /* a model that is outside, trained or not */
+    {"!;" HEADS TRAINS("\"fc.weight\",\"m1.w\"") "F b O Z", "replicas.start", LS_FAIL,
+     "rank 2 starts with other values than rank 0 in 1 of Head's parameters: m1.w | this model is "
+     "outside DistributedDataParallel, and each rank drew its values from a seed of its own | "
+     "train.py:6",
+     3},
+    {"!;" HEADS TRAINED "F b O Z", "replicas.start", LS_WEAK, "no model has values of its start",
+     3},
+    {"!;" HEADS TRAINED "2x (0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}") ")",
+     "replicas.step", LS_WEAK,
+     "a model that is not trained differs by rank, and digests are of all models: samples of the "
+     "others are equal after 0 of 1 steps",
+     3},
+    {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
+    {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
+};
+
+ROWS_TEST(replicas_are_compared, replicas)
+{
+    calls_job job;
+    calls_open_script(&job, replicas[_i].world == 0 ? 2 : replicas[_i].world, replicas[_i].script);
+    calls_judge(&job);
+    calls_expect_finding(calls_find(&job, replicas[_i].id), replicas[_i].code, replicas[_i].words);
+    calls_close(&job);
+}
+
 /* ---- speed ----------------------------------------------------------------------------------- */
 
 TEST(speed_is_of_the_steady_steps)
