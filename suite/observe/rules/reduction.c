@@ -379,7 +379,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
         blame_before_reduction(samples, t, out);
         return;
     }
-    const char *backward = ls_mean_unreduced_place(samples, t->rank, LS_CALL_BACKWARD);
+    const char *backward = ls_trace_place(samples->step[t->rank], LS_CALL_BACKWARD);
     switch (best) {
     case GUESS_SUM:
         ls_verdict_cause(&out->verdict, "summed: the gradient is %d times the mean",
@@ -414,7 +414,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
     case GUESS_LAST:
         ls_verdict_cause(&out->verdict, "only the last of %d micro-steps counts",
                          ls_mean_plan_of(samples, t->rank).backwards);
-        ls_finding_blame(out, ls_mean_unreduced_place(samples, t->rank, LS_CALL_ZERO_GRAD),
+        ls_finding_blame(out, ls_trace_place(samples->step[t->rank], LS_CALL_ZERO_GRAD),
                          "call zero_grad() once a step, not in every micro-step");
         return;
     case GUESS_ZERO:

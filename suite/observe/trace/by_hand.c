@@ -1,5 +1,6 @@
 #include "by_hand.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,8 +73,11 @@ static bool concerns(const ls_observe_trace *trace)
            ls_job_sharded(trace) == NULL;
 }
 
-static double elements_trained(const ls_observe_rank *rank)
+/* Elements that a sum of all gradients has; infinite where the rules here do not concern the job.
+ */
+static double elements_trained(const ls_observe_trace *trace)
 {
+    const ls_observe_rank *rank = &trace->rank[0];
     double elements = 0;
     int optimizer, group;
     for (int i = 0; i < rank->tensor_count; i++) {
@@ -82,24 +86,23 @@ static double elements_trained(const ls_observe_rank *rank)
             tensor->trainable && ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
         elements += trained ? (double)tensor->elements : 0;
     }
-    return elements;
+    return concerns(trace) && elements > 0 ? elements : INFINITY;
 }
 
 bool ls_by_hand_averages_later(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    double elements = concerns(trace) ? elements_trained(rank) : 0, sum = 0;
-    bool after = false; /* an optimizer's step, and before the next forward */
+    double elements = elements_trained(trace);
+    double sum = NAN; /* after an optimizer's step, and before the next forward */
     ls_trace_each_call_of(walk, rank) {
         const ls_call *call = walk.call;
         if (call->kind == LS_CALL_OPTIMIZER_STEP) {
-            after = true;
             sum = 0;
         } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
-            after = false;
-        } else if (after && is_sum(call)) {
+            sum = NAN;
+        } else if (is_sum(call)) {
             sum += ls_event_number(call->json, elements, 0) * call->times;
-            if (elements > 0 && sum >= elements) {
+            if (sum >= elements) {
                 return true;
             }
         }
@@ -110,10 +113,10 @@ bool ls_by_hand_averages_later(const ls_observe_trace *trace)
 bool ls_by_hand_sums(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    double elements = concerns(trace) ? elements_trained(rank) : 0;
+    double elements = elements_trained(trace);
     int sums = 0;
     ls_trace_each_step(step, rank) {
-        sums += elements > 0 && elements_summed(step) >= elements;
+        sums += elements_summed(step) >= elements;
     }
     return sums * 2 > rank->step_count;
 }
@@ -240,22 +243,15 @@ int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_han
 
 /* ---- replicas -------------------------------------------------------------------------------- */
 
-static const char *digest_at(const ls_observe_rank *rank, int64_t number)
-{
-    const ls_observe_step *step = ls_trace_step(rank, number);
-    bool given = step != NULL && (step->step->digest_mask & (1u << LS_RECORD_PARAM)) != 0;
-    return given ? step->step->digest[LS_RECORD_PARAM] : NULL;
-}
-
 /* Whether in any step the parameters of all ranks are equal: shards and stages never are. */
 static bool are_equal_once(const ls_observe_trace *trace)
 {
     ls_trace_each_step(step, &trace->rank[0]) {
-        int64_t number = step->step->step;
-        const char *first = digest_at(&trace->rank[0], number);
+        const char *first = ls_trace_digest(step, LS_RECORD_PARAM);
         bool equal = first != NULL;
         for (int k = 1; k < trace->world && equal; k++) {
-            const char *other = digest_at(&trace->rank[k], number);
+            const char *other =
+                ls_trace_digest(ls_trace_step(&trace->rank[k], step->step->step), LS_RECORD_PARAM);
             equal = other != NULL && strcmp(first, other) == 0;
         }
         if (equal) {

@@ -16,12 +16,16 @@ static double gamma_of(double n, double u)
 
 static bool is_between_backwards(const ls_observe_step *step)
 {
-    int first = ls_trace_find(step, LS_CALL_BACKWARD, 0), last = first;
-    for (int c = first; c >= 0; c = ls_trace_find(step, LS_CALL_BACKWARD, c + 1)) {
-        last = c;
+    bool seen = false, zeroed = false;
+    ls_trace_each_call(call, step) {
+        bool backward = call->kind == LS_CALL_BACKWARD;
+        if (backward && zeroed) {
+            return true;
+        }
+        seen = seen || backward;
+        zeroed = seen && (zeroed || call->kind == LS_CALL_ZERO_GRAD);
     }
-    int zero = first < 0 ? -1 : ls_trace_find(step, LS_CALL_ZERO_GRAD, first);
-    return zero >= 0 && zero < last;
+    return false;
 }
 
 ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
@@ -29,12 +33,15 @@ ls_mean_plan ls_mean_plan_of(const ls_samples *samples, int rank)
     ls_mean_plan plan = {.world = samples->world, .scale = 1};
     const ls_observe_step *step = samples->step[rank];
     const ls_dumpfile *file = samples->file[rank];
+    if (!samples->trace->attached && file == NULL) {
+        return plan; /* nothing is compared with it */
+    }
     if (!samples->trace->attached) {
         /* accumulated in f32, converted and reduced once */
-        const char *type = file == NULL ? "fp32" : ls_dumpfile_text(file, "reduced_type", "fp32");
-        plan.backwards = file == NULL ? 1 : (int)ls_dumpfile_integer(file, "accumulate", 1);
+        const char *type = ls_dumpfile_text(file, "reduced_type", "fp32");
+        plan.backwards = (int)ls_dumpfile_integer(file, "accumulate", 1);
         plan.reductions = 1;
-        plan.scale = file == NULL ? 1 : ls_dumpfile_number(file, "loss_scale", 1);
+        plan.scale = ls_dumpfile_number(file, "loss_scale", 1);
         plan.sent_as = strcmp(type, "fp16") == 0   ? "f16"
                        : strcmp(type, "bf16") == 0 ? "bf16"
                                                    : NULL;
@@ -193,13 +200,6 @@ int64_t ls_mean_violations(const ls_mean *mean, const ls_values *got, double fac
 /* Why gradients stayed each rank's own: no wrapper, a wrapper that was not called, parameters that
  * it does not know, or no_sync(). */
 
-const char *ls_mean_unreduced_place(const ls_samples *samples, int rank, ls_call_kind kind)
-{
-    const ls_observe_step *step = samples->step[rank];
-    int call = step == NULL ? -1 : ls_trace_find(step, kind, 0);
-    return call >= 0 ? step->call[call].at : "";
-}
-
 const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *otherwise)
 {
     ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
@@ -230,7 +230,7 @@ static const char *model_place(const ls_samples *samples, const ls_unreduced *u)
 {
     const ls_event *model = ls_job_model(&samples->trace->rank[u->rank], u->model);
     const char *at = ls_event_text(model, at, "");
-    return at[0] != '\0' ? at : ls_mean_unreduced_place(samples, u->rank, LS_CALL_OPTIMIZER_STEP);
+    return at[0] != '\0' ? at : ls_trace_place(samples->step[u->rank], LS_CALL_OPTIMIZER_STEP);
 }
 
 static void blame_no_wrapper(const ls_samples *samples, const ls_unreduced *u,
@@ -274,7 +274,7 @@ static void blame_no_sync(const ls_samples *samples, const ls_unreduced *u, int 
                           ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[u->rank];
-    const char *stepped = ls_mean_unreduced_place(samples, u->rank, LS_CALL_OPTIMIZER_STEP);
+    const char *stepped = ls_trace_place(samples->step[u->rank], LS_CALL_OPTIMIZER_STEP);
     if (reduces_elsewhere(&samples->trace->rank[u->rank]) && stepped[0] != '\0') {
         ls_verdict_cause(&out->verdict,
                          "not reduced: all %d backward passes of the step are inside no_sync(), "
@@ -288,10 +288,10 @@ static void blame_no_sync(const ls_samples *samples, const ls_unreduced *u, int 
     ls_verdict_cause(&out->verdict,
                      "not reduced: all %d backward passes of the step are inside no_sync()",
                      backwards);
-    ls_finding_blame(out,
-                     ls_mean_unreduced_no_sync(
-                         step, ls_mean_unreduced_place(samples, u->rank, LS_CALL_BACKWARD)),
-                     "leave no_sync() for the last micro-step");
+    ls_finding_blame(
+        out,
+        ls_mean_unreduced_no_sync(step, ls_trace_place(samples->step[u->rank], LS_CALL_BACKWARD)),
+        "leave no_sync() for the last micro-step");
 }
 
 /* Some tensors of a wrapped model are reduced. */
@@ -343,7 +343,7 @@ static void blame_forward(const ls_samples *samples, const ls_unreduced *u, ls_o
 {
     int synced, all;
     const ls_call *first = forward_of(samples->step[u->rank], u->model, &synced, &all);
-    const char *backward = ls_mean_unreduced_place(samples, u->rank, LS_CALL_BACKWARD);
+    const char *backward = ls_trace_place(samples->step[u->rank], LS_CALL_BACKWARD);
     if (first == NULL) {
         const char *inside = bypass_of(&samples->trace->rank[u->rank]);
         ls_finding_explain(out, inside[0] != '\0' ? inside : backward,

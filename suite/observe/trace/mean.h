@@ -54,8 +54,6 @@ void ls_mean_unreduced_blame(const ls_samples *samples, const ls_unreduced *u,
                              ls_observe_finding *out);
 /* Where the script asked for no_sync() around a backward of the step. */
 const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *otherwise);
-/* The place of a rank's first call of that kind in the step, or "". */
-const char *ls_mean_unreduced_place(const ls_samples *samples, int rank, ls_call_kind kind);
 
 /* How a job reduces its gradients, for the rules that compare them with the ranks' own. */
 

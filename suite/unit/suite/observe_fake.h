@@ -74,6 +74,7 @@ typedef enum fake_fault {
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
+    FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
     FAULT_OVERFLOW_LOST, /* one is NaN, and its mean is a number */
     FAULT_SAME_DATA,
     FAULT_UNUSED,
@@ -265,17 +266,18 @@ static inline void fake_reduce(fake_state *s, int step)
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
                 bool twice = fake_is(s, FAULT_DIVIDED) || fake_is(s, FAULT_HAND_DIVIDED);
-                x->reduced[i] = own                               ? x->sum[i]
-                                : sum                             ? mean * (float)s->job->world
-                                : twice                           ? mean / (float)s->job->world
-                                : fake_is(s, FAULT_LEFT)          ? mean + x->before[i]
-                                : fake_is(s, FAULT_HOOK_UNKNOWN)  ? copysignf(0.1f, mean)
-                                : fake_is(s, FAULT_OVERFLOW_LOST) ? fminf(mean, 1)
-                                : fake_is(s, FAULT_HAND_THRICE)
-                                    ? mean / (float)(s->job->world * s->job->world)
-                                : fake_is(s, FAULT_HOOK_OTHER)   ? 0.7f * mean
-                                : fake_is(s, FAULT_REDUCED_ZERO) ? 0
-                                                                 : mean;
+                x->reduced[i] =
+                    own                               ? x->sum[i]
+                    : sum                             ? mean * (float)s->job->world
+                    : twice                           ? mean / (float)s->job->world
+                    : fake_is(s, FAULT_LEFT)          ? mean + x->before[i]
+                    : fake_is(s, FAULT_HOOK_UNKNOWN)  ? copysignf(0.1f, mean)
+                    : fake_is(s, FAULT_OVERFLOW_LOST) ? fminf(mean, 1)
+                    : fake_is(s, FAULT_HAND_THRICE) ? mean / (float)(s->job->world * s->job->world)
+                    : fake_is(s, FAULT_OVERFLOW_HALF) ? mean / (float)(fabsf(mean) * 2 < 65504)
+                    : fake_is(s, FAULT_HOOK_OTHER)    ? 0.7f * mean
+                    : fake_is(s, FAULT_REDUCED_ZERO)  ? 0
+                                                      : mean;
                 if (fake_is(s, FAULT_ELEMENT) && k == 1 && t == 2 && i == 5 && step == 2) {
                     x->reduced[i] += ldexpf(fabsf(mean) + 0.1f, -18);
                 }

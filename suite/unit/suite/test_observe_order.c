@@ -483,6 +483,10 @@ CALLS_TEST(an_idle_schedule_is_caught, idle)
                                                                 "\"step\":0,\"holds\":[],"  \
                                                                 "\"span\":" span "};"
 
+#define LAST "L{\"schedule\":0,\"optimizer\":0} "
+#define UP(rate) "F S B K P L{\"schedule\":0,\"optimizer\":0,\"lr\":[" rate "]} Z;"
+#define SEVEN_UP UP("0.1") UP("0.2") UP("0.3") UP("0.34") UP("0.37") UP("0.4") UP("0.43")
+
 /* A schedule made for so many calls, in twelve steps, after each or each fourth of them. */
 static const calls_row spans[] = {
     {SPAN("OneCycleLR", "12") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z", "order.schedule",
@@ -502,6 +506,22 @@ static const calls_row spans[] = {
     {SPAN("CosineAnnealingLR", "3") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z",
      "order.schedule", LS_WEAK,
      "with T_max 3 was stepped 12 times: the rate rises again |  | train.py:8"},
+    {SPAN("CosineAnnealingLR", "12") "12x F S B K P " LAST LAST "Z", "order.schedule", CALLS_HINT,
+     "has come to 24 at the end of the job (12 steps, 12 batches, 0 passes): the rate goes through "
+     "it and on | its length is counted in steps of one rank, and it is stepped once for each rank "
+     "| train.py:8"},
+    {SPAN("CosineAnnealingLR", "13") "F S B K P Z; 12x F S B " LAST "F S B " LAST "K P Z",
+     "order.schedule", CALLS_HINT,
+     "has come to 24 at the end of the job (13 steps, 25 batches, 0 passes) .. counted in steps of "
+     "the optimizer, and it is stepped with each batch"},
+    {SPAN("LambdaLR", "0,\"base\":1") SEVEN_UP UP("0.49"), "order.schedule", LS_WEAK,
+     "the rate rises in all 8 calls of a LambdaLR and ends at 0.49, below half of the optimizer's "
+     "1 "
+     "| a warm-up that is longer than the job | train.py:8"},
+    {SPAN("LambdaLR", "0,\"base\":1") SEVEN_UP UP("0.5"), "order.schedule", LS_PASS, ""},
+    {SPAN("LambdaLR", "0,\"base\":1") SEVEN_UP UP("0.43"), "order.schedule", LS_PASS, ""},
+    {SPAN("LambdaLR", "0,\"base\":1") SEVEN_UP, "order.schedule", LS_PASS, ""},
+    {SPAN("CyclicLR", "0,\"base\":1") SEVEN_UP UP("0.49"), "order.schedule", LS_PASS, ""},
     {SPAN("StepLR", "0") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",
      "order.schedule", LS_PASS, ""},
 };
