@@ -174,6 +174,11 @@ typedef struct fit {
     double product, square; /* sums of used * mean, mean * mean */
 } fit;
 
+static double factor_of(const fit *f)
+{
+    return f->square > 0 ? f->product / f->square : 1;
+}
+
 /* Of a job that reduces other tensors by hand: one that starts with other values on each rank and
  * steps by each rank's own gradient. */
 static bool is_own_part(const tally *t, int tensor)
@@ -253,7 +258,7 @@ static double fit_own(const ls_samples *samples, int rank, const tally *t)
         ls_samples_free(&used);
         ls_samples_free(&local);
     }
-    return f.square > 0 ? f.product / f.square : 1;
+    return factor_of(&f);
 }
 
 static double fit_mean(const ls_samples *samples, int rank, const tally *t)
@@ -267,7 +272,7 @@ static double fit_mean(const ls_samples *samples, int rank, const tally *t)
             add_to_fit(samples, rank, own->tensor[i].name, &f);
         }
     }
-    return f.square > 0 ? f.product / f.square : 1;
+    return factor_of(&f);
 }
 
 static void judge_plain_rank(const ls_samples *samples, int rank, double factor, tally *t)
@@ -298,7 +303,7 @@ static void judge_plain(const ls_samples *samples, tally *t)
         tally mean = *t;
         judge_plain_rank(samples, k, fit_mean(samples, k, t), &mean);
         bool others = t->hand != NULL && t->hand->common > 0; /* the factor is theirs */
-        if (mean.wrong == t->wrong || t->wrong > 0 || others) {
+        if (mean.wrong == t->wrong || others) {
             *t = mean;
         } else if (!clips_values(samples->step[k])) {
             judge_plain_rank(samples, k, fit_own(samples, k, t), t);
@@ -345,8 +350,7 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
                                    ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[t->rank];
-    int reduces =
-        step == NULL || ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
+    int reduces = ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
     int clip = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
     int unscale = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_UNSCALE, 0);
     if (clip >= 0 && clip < reduces) {

@@ -5,16 +5,25 @@
 
 /* ---- what a call says ------------------------------------------------------------------------ */
 
+/* Those that are followed. */
+static bool is_optimizer(int index)
+{
+    return index >= 0 && index < LS_CALLS_OPTIMIZERS;
+}
+
+static bool is_scaler(int index)
+{
+    return index >= 0 && index < LS_CALLS_SCALERS;
+}
+
 ls_calls_optimizer *ls_calls_optimizer_of(ls_calls *calls, const ls_call *call)
 {
-    bool followed = call->optimizer >= 0 && call->optimizer < LS_CALLS_OPTIMIZERS;
-    return followed ? &calls->optimizer[call->optimizer] : NULL;
+    return is_optimizer(call->optimizer) ? &calls->optimizer[call->optimizer] : NULL;
 }
 
 ls_calls_scaler *ls_calls_scaler_of(ls_calls *calls, const ls_call *call)
 {
-    bool followed = call->scaler >= 0 && call->scaler < LS_CALLS_SCALERS;
-    return followed ? &calls->scaler[call->scaler] : NULL;
+    return is_scaler(call->scaler) ? &calls->scaler[call->scaler] : NULL;
 }
 
 bool ls_calls_combine(const ls_call *call)
@@ -119,7 +128,7 @@ static void read_optimizer(ls_calls *calls, const ls_event *event)
 {
     int index = ls_event_int(event, optimizer, -1);
     const ls_event *group, *param, *other;
-    if (index < 0 || index >= LS_CALLS_OPTIMIZERS) {
+    if (!is_optimizer(index)) {
         return;
     }
     ls_calls_optimizer *own = &calls->optimizer[index];
@@ -130,8 +139,7 @@ static void read_optimizer(ls_calls *calls, const ls_event *event)
             own->models |= model_of(name);
             ls_event_each(other, ls_trace_events(calls->rank, optimizer)) {
                 int peer = ls_event_int(other, optimizer, -1);
-                bool searched = peer >= 0 && peer < LS_CALLS_OPTIMIZERS && peer != index;
-                if (searched && holds(other, name)) {
+                if (is_optimizer(peer) && holds(other, name)) {
                     own->shares |= 1u << peer;
                 }
             }
@@ -142,7 +150,7 @@ static void read_optimizer(ls_calls *calls, const ls_event *event)
 static void read_scaler(ls_calls *calls, const ls_event *event)
 {
     int index = ls_event_int(event, scaler, -1);
-    if (index >= 0 && index < LS_CALLS_SCALERS) {
+    if (is_scaler(index)) {
         calls->scaler[index].enabled = ls_event_bool(event, enabled, false);
         calls->scaler[index].scale = ls_event_number(event, init_scale, NAN);
     }
@@ -245,7 +253,7 @@ static void after_forward(ls_calls *calls, const ls_call *call)
 static void after_backward(ls_calls *calls, const ls_call *call)
 {
     int by = scaled_by(call);
-    by = by >= 0 && by < LS_CALLS_SCALERS && calls->scaler[by].enabled ? by : -1;
+    by = is_scaler(by) && calls->scaler[by].enabled ? by : -1;
     bool derived = by < 0 && calls->scales > 0 && ls_calls_flag(call, dropped) != 1;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
         ls_calls_grad *grad = &calls->optimizer[o].grad;

@@ -84,9 +84,8 @@ static double fit(const ls_factor *f, const ls_samples *samples, const char *gro
         }
         (void)add_tensor(samples, group, rank->tensor[i].name, &one);
         double off = one.got - 2 * factor * one.product + factor * factor * one.square;
-        double size = factor * factor * one.square;
-        if (size > small_share.value * factor * factor * all.square &&
-            off > size * fits.value * fits.value) {
+        double room = factor * fits.value;
+        if (one.square > small_share.value * all.square && off > one.square * room * room) {
             return NAN;
         }
     }
@@ -161,8 +160,7 @@ static void keep(ls_multiple *m, double now)
 static const ls_event *own_hook(const ls_observe_rank *rank)
 {
     const ls_event *hook = ls_trace_last(rank, hook);
-    ls_reduction_hook_kind kind = ls_reduction_kind(hook);
-    return kind == LS_HOOK_NOOP || kind == LS_HOOK_OTHER ? hook : NULL;
+    return ls_reduction_kind(hook) == LS_HOOK_OTHER ? hook : NULL;
 }
 
 /* A collective on one number with a graph, before the step's last backward. */

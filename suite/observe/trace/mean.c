@@ -211,15 +211,16 @@ const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *o
     return otherwise;
 }
 
-/* A collective of one number before the step's last backward; NULL: none. */
+/* A collective of one number before the step's first backward; NULL: none. */
 static const ls_call *loss_collective(const ls_observe_step *step)
 {
-    int backward = step == NULL ? -1 : ls_trace_find(step, LS_CALL_BACKWARD, 0);
-    for (int c = backward < 0 ? -1 : ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
-         c >= 0 && c < backward; c = ls_trace_find(step, LS_CALL_COLLECTIVE, c + 1)) {
-        if (ls_event_int(step->call[c].json, elements, 0) == 1 &&
-            ls_event_text(step->call[c].json, reduce, "")[0] != '\0') {
-            return &step->call[c];
+    ls_trace_each_call(call, step) {
+        if (call->kind == LS_CALL_BACKWARD) {
+            break;
+        }
+        if (call->kind == LS_CALL_COLLECTIVE && ls_event_int(call->json, elements, 0) == 1 &&
+            ls_event_text(call->json, reduce, "")[0] != '\0') {
+            return call;
         }
     }
     return NULL;
@@ -315,8 +316,7 @@ static const ls_call *forward_of(const ls_observe_step *step, int model, int *sy
 {
     const ls_call *first = NULL;
     *synced = *all = 0;
-    for (int c = 0; step != NULL && c < step->call_count; c++) {
-        const ls_call *call = &step->call[c];
+    ls_trace_each_call(call, step) {
         if (call->model == model && ls_calls_is_training(call)) {
             first = first == NULL ? call : first;
             *synced += ls_calls_flag(call, sync) != 0;

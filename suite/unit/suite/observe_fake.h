@@ -47,6 +47,7 @@ typedef enum fake_fault {
     FAULT_HOOK_SUM,
     FAULT_HOOK_SUM_DIVIDED, /* right: the loss is divided by the number of ranks */
     FAULT_REDUCED_AGAIN,
+    FAULT_MULTIPLIED, /* the same without a collective */
     FAULT_LOSS_DIVIDED,
     FAULT_MICRO_SUMMED,
     FAULT_LOSS_BY_RANKS, /* divided by the number of ranks, as the script's text says */
@@ -315,7 +316,8 @@ static inline void fake_prepare(fake_state *s)
                                                  : x->grad[i] * (float)by;
                 x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
-                x->used[i] *= fake_is(s, FAULT_REDUCED_AGAIN) ? (float)s->job->world : 1;
+                bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
+                x->used[i] *= again ? (float)s->job->world : 1;
             }
         }
     }

@@ -442,6 +442,16 @@ CALLS_TEST(other_orders_are_judged, ends)
 #define HEADS HEAD("0", "a") HEAD("1", "a") HEAD("2", "b")
 #define SHARDED "!\"kind\":\"plain\",\"name\":\"FSDP\",;" TRAINED "F b O Z"
 
+#define LATER "{\"event\":\"hook\",\"model\":0,\"name\":\"post_localSGD_hook\"};"
+#define RATED(rank, rate)                                                                      \
+    rank ": {\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"]," \
+         "\"lr\":" rate "}]};"
+#define ALONE(rate, replicas)                                                   \
+    "!\"kind\":\"plain\",;" RATED("0", "0.1")                                   \
+        RATED("1", rate) "0: =RandomSampler 20 20 0 1 3 \"replicas\":" replicas \
+                         ",; 1: =RandomSampler 20 20 0 1 3 "                    \
+                         "\"replicas\":" replicas ",;"
+
 static const calls_row replicas[] = {
     {SYNCED "3x F b O Z", "replicas.buffers", LS_PASS,
      "equal on 2 ranks after 3 of 3 steps, the last among them"},
@@ -470,6 +480,25 @@ static const calls_row replicas[] = {
      3},
     {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
     {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
+    {"!;" TRAINED LATER "F b O Z", "reduction.mean", LS_UNSUPPORTED,
+     "post_localSGD_hook: gradients are not averaged as DistributedDataParallel does"},
+    {"!;" TRAINED LATER OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step", LS_UNSUPPORTED,
+     "post_localSGD_hook: replicas differ between two averagings on purpose"},
+    {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
+     LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},
+    {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"ZeroRedundancyOptimizer\",\"groups\":["
+     "]};"
+     "F b O Z",
+     "replicas.state", LS_UNSUPPORTED, "ZeroRedundancyOptimizer: each rank holds a part of the"},
+    /* a search by rank: rates of their own, and nothing shared */
+    {ALONE("0.2", "1") "2x F b O Z", "replicas.step", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {ALONE("0.2", "1") "2x F b O Z", "reduction.mean", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {ALONE("0.1", "1") "2x F b O Z", "replicas.step", LS_PASS, ""},
+    {ALONE("0.2", "2") "2x F b O Z", "replicas.step", LS_PASS, ""},
+    {ALONE("0.2", "1") "2x F b A O Z", "replicas.step", LS_PASS, ""},
+    {ALONE("0.2", "1") "F b L O Z; F b O Z", "replicas.step", LS_PASS, ""},
+    {ALONE("0.2", "1") "1: {\"event\":\"restore\",\"what\":\"optimizer\"}; F b O Z",
+     "replicas.step", LS_PASS, ""},
 };
 
 ROWS_TEST(replicas_are_compared, replicas)

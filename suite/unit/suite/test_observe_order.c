@@ -335,7 +335,10 @@ static const struct {
      */
     {{THROWN, "order.zero", CALLS_HINT, "for every batch"}, 2, {7, 2, 2}},
     {{THROWN, "order.zero", LS_PASS, ""}, 2, {7, 2, 2, 5}},
-    {{THROWN, "reduction.mean", LS_PASS, "of 1 detailed steps"}, 2, {7, 2, 2}},
+    {{THROWN, "reduction.mean", LS_PASS,
+      "4 elements of 1 detailed steps .. | train.py:21 | all 2 backward passes of a step reduce"},
+     2,
+     {7, 2, 2}},
     {{THROWN, "reduction.mean", LS_PASS, "of 1 detailed steps"}, 2, {7, 2, 2, 5}},
     /* passes of a step that come after its reduction: what the calls say of a wrong mean */
     {{LATE("F b F{\"sync\":false} b{\"sync\":false,\"no_sync\":\"train.py:57\"} O Z"),

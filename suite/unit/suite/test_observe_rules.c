@@ -66,6 +66,7 @@ LOOP_TEST(right_jobs_pass, 9)
     ck_assert_int_eq(find(&result, "optimizer.step")->verdict.code, LS_PASS);
     ck_assert_int_eq(find(&result, "reduction.mean")->verdict.code,
                      at->world > 1 ? LS_PASS : LS_SKIP);
+    ck_assert_double_eq(find(&result, "reduction.mean")->verdict.limit, at->world > 1);
     ck_assert_int_eq(find(&result, "optimizer.clip")->verdict.code,
                      at->clip != 0 ? LS_PASS : LS_SKIP);
     ls_observe_result_free(&result);
@@ -284,6 +285,11 @@ static const struct {
      "the gradient is 2 times the mean of 2 ranks (up to step 2, 2 detailed steps) | summed over "
      "the ranks and not divided by their number, 2, after DistributedDataParallel has averaged it "
      "| train.py:30"},
+    {MICRO(FAULT_MULTIPLIED, 3, 2), "reduction.mean", LS_WEAK,
+     "the gradient is 3 times the mean of 3 ranks (up to step 2, 2 detailed steps): a mistake, "
+     "unless the losses are sums over samples, are divided by the number of ranks, or the learning "
+     "rate allows for it | summed over the ranks and not divided by their number, 3, by the "
+     "script, after DistributedDataParallel has averaged it | train.py:24"},
     {JOB(FAULT_LOSS_DIVIDED, "sgd", 3, 1, 0, 0, NULL, NULL), "reduction.mean", LS_WEAK,
      "the loss is multiplied by 0.3333 before backward, and the gradients are averaged over 3 "
      "ranks after it | divided twice, where that is the number of ranks: the gradient is 1/3 of "
@@ -382,7 +388,10 @@ static const struct {
      "reduced: each rank steps by its own gradient; no model is in DistributedDataParallel | "
      "train.py:7"},
     {JOB(FAULT_NONE, "sgd", 4, 3, 1024, 0.25, NULL, "f16"), "reduction.mean", LS_PASS,
-     "2496 elements of 2 detailed steps are the mean of 4 ranks; the furthest is 0.13 of its"},
+     "2496 elements of 2 detailed steps are the mean of 4 ranks; the furthest is 0.13 of its bound "
+     "away |  |  | "},
+    {PLAIN(FAULT_HALF), "precision.updates", LS_PASS, "bf16"},
+    {PLAIN(FAULT_LOST), "precision.updates", LS_FAIL, "nothing; most in "},
     {PLAIN(FAULT_HALF), "precision.updates", LS_PASS,
      "3.88 % of the way that the steps ask of bf16 parameters is lost to rounding: in detailed "
      "steps 16.5 % of updates"},
