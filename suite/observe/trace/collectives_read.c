@@ -304,13 +304,11 @@ static void add_event(reader *r, const char *word, const ls_event *event)
     } else if (strcmp(word, "call") == 0) {
         ls_collectives_call call = call_of(r, event);
         int comm = comm_of(r, event, "");
-        r->to->calls++;
         compare_call(r->to, comm, &call);
         add_entry(r, comm, event, call.number);
     } else if (strcmp(word, "stall") == 0) {
         add_running(r, event);
     } else if (strcmp(word, "collective") == 0) {
-        r->to->calls++;
         compare_profiled(r, event);
     } else if (strcmp(word, "comm") == 0) {
         int index = comm_of(r, event, r->api == 0 ? "" : "*");

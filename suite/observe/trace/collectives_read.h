@@ -71,7 +71,7 @@ typedef struct ls_collectives_mismatch {
 
 typedef struct ls_collectives {
     int files;
-    int64_t calls, compared;
+    int64_t compared;
     bool keeps_nan;   /* a maximum or minimum with a NaN is one: NCCL drops it */
     int64_t captured; /* samples that a graph's capture left out */
     int process_count, process_capacity;

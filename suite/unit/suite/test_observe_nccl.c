@@ -426,9 +426,15 @@ LOOP_TEST(another_order_is_caught, 6)
     "\",\"root\":0,\"part\":0,\"width\":" #elements ",\"pieces\":[0]" data "}\n"
 #define BOTH(sent, received) ",\"sent\":\"" sent "\",\"received\":\"" received "\""
 
+#define PAIR(type, reduce, one, other, got)                            \
+    {                                                                  \
+        SAMPLE(0, "all_reduce", 1, type, reduce, BOTH(one, got)),      \
+            SAMPLE(1, "all_reduce", 1, type, reduce, BOTH(other, got)) \
+    }
+
 /* f16: 3c00 is 1, 3c01 the next value, 4000 2, 4200 3, 3e00 1.5, 7bff 65504, 7c00 infinite; bytes
  * come lowest first. */
-LOOP_TEST(elements_are_judged, 15)
+LOOP_TEST(elements_are_judged, 32)
 {
     static const struct {
         const char *line[2];
@@ -494,8 +500,31 @@ LOOP_TEST(elements_are_judged, 15)
           SAMPLE(1, "all_reduce", 2, "f16", "sum", BOTH("003c", "0042"))},
          LS_WEAK,
          "1 lack a rank"}, /* fewer bytes than elements */
+        /* at the limit and beyond: of f16 77ff is half the largest, 0800 twice the least normal */
+        {PAIR("f32", "sum", "0000803f", "00000040", "00004040"), LS_PASS,
+         "2 elements of 1 sampled calls"},
+        {PAIR("f32", "sum", "0000803f", "00000040", "01004040"), LS_FAIL,
+         "element 0 on rank 0 is 3.00000024, what its ranks sent gives 3 (limit 1.8e-07)"},
+        {PAIR("f64", "sum", "000000000000f03f", "0000000000000040", "0000000000000840"), LS_PASS,
+         "2 elements"},
+        {PAIR("f64", "sum", "000000000000f03f", "0000000000000040", "0100000000000840"), LS_FAIL,
+         "gives 3 (limit 3.3e-16)"},
+        {PAIR("bf16", "sum", "803f", "0040", "4040"), LS_PASS, "2 elements"},
+        {PAIR("bf16", "sum", "803f", "0040", "4140"), LS_FAIL, "gives 3 (limit 0.012)"},
+        {PAIR("f16", "prod", "0040", "0042", "0046"), LS_PASS, "2 elements"},
+        {PAIR("f16", "prod", "0040", "0042", "0146"), LS_FAIL, "gives 6 (limit 0.0029)"},
+        {PAIR("f16", "prod", "ff77", "003c", "ff77"), LS_PASS, "2 elements"},
+        {PAIR("f16", "prod", "0078", "003c", "0078"), LS_WEAK, "2 elements are beyond"},
+        {PAIR("f16", "prod", "0108", "003c", "0108"), LS_PASS, "2 elements"},
+        {PAIR("f16", "prod", "0008", "003c", "0008"), LS_WEAK, "2 elements are beyond"},
+        {PAIR("f16", "prod", "007e", "003c", "007e"), LS_WEAK, "2 elements are beyond"},
+        {PAIR("i8", "prod", "7f", "7f", "01"), LS_PASS, "2 elements"},
+        {PAIR("i8", "max", "ff", "01", "01"), LS_PASS, "2 elements"},
+        {PAIR("u8", "max", "ff", "01", "ff"), LS_PASS, "2 elements"},
+        {PAIR("u8", "sum", "ff", "02", "02"), LS_FAIL,
+         "element 0 on rank 0 is 2, what its ranks sent gives 1"},
     };
-    ck_assert_int_eq(sizeof ways / sizeof *ways, 15);
+    ck_assert_int_eq(sizeof ways / sizeof *ways, 32);
     write_sums(0, ways[_i].line[0]);
     write_sums(1, ways[_i].line[1]);
     expect(ls_rules_collectives_sum, ways[_i].code, ways[_i].text);
