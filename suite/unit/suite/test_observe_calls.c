@@ -364,6 +364,11 @@ static const calls_row failed[] = {
     {STREAMS("3", "3"), "order.steps", LS_PASS, ""},
     /* one more, which all ranks agreed to leave out */
     {"3x F S B K P Z; 0: " STREAM("4", "3") "; 1: " STREAM("3", "3"), "order.steps", LS_PASS, ""},
+    /* as many batches of 2, of another number of samples */
+    {"F S B K P Z; 1: F S B K P Z; 0: =RandomSampler 20 19 0 1 3 ; 1: =RandomSampler 20 20 0 1 3 ",
+     "order.steps", LS_FAIL, "rank 0 left the loop, or died, while the others went on"},
+    {"F S B K P Z; 1: F S B K P Z; 0: =RandomSampler 20 18 0 1 3 ; 1: =RandomSampler 20 19 0 1 3 ",
+     "order.steps", LS_FAIL, "rank 0 drew 18 samples in a pass, rank 1 drew 19"},
     /* rank 1 did not end its second step */
     {UNEVEN(""), "order.steps", LS_FAIL,
      "the job failed after step 1, where the data of a rank had ended | uneven inputs: rank 0 drew "
