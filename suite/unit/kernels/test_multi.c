@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/multi/multi_variant.h"
 #include "kernels/entries.h"
 #include "kernels/math/scaler.h"
+#include "suite/inside/kernel.h"
 #include "suite/unit/run_suite.h"
 
 /* ---- tensors: many sizes and alignments in one poisoned and guarded block -------------------- */
@@ -68,21 +70,12 @@ static ls_tensor_list pool_list(const pool *p)
 
 static void set(ls_tensor tensor, int64_t i, float value)
 {
-    if (tensor.dtype == LS_F32) {
-        ((float *)tensor.data)[i] = value;
-    } else {
-        ((uint16_t *)tensor.data)[i] =
-            tensor.dtype == LS_F16 ? ls_half_f32_to_fp16(value) : ls_half_f32_to_bf16(value);
-    }
+    ls_kernel_subject_put(&tensor, i, (double)value);
 }
 
 static float get(ls_tensor tensor, int64_t i)
 {
-    if (tensor.dtype == LS_F32) {
-        return ((const float *)tensor.data)[i];
-    }
-    uint16_t half = ((const uint16_t *)tensor.data)[i];
-    return tensor.dtype == LS_F16 ? ls_half_fp16_to_f32(half) : ls_half_bf16_to_f32(half);
+    return (float)ls_kernel_subject_get(&tensor, i);
 }
 
 /* Values over many binades, subnormals of every type among them. */
