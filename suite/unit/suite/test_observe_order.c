@@ -533,7 +533,7 @@ CALLS_TEST(schedules_are_stepped_as_they_are_made, spans)
 
 #define AVERAGE(what) "A{\"call\":\"average\",\"average\":0,\"what\":\"" what "\"}"
 
-#define LAST(what) "A{\"call\":\"average\",\"average\":7,\"what\":\"" what "\"}"
+#define EIGHTH(what) "A{\"call\":\"average\",\"average\":7,\"what\":\"" what "\"}"
 
 /* An average of weights on two ranks: the calls of rank 0 and those of rank 1. */
 static const calls_row averages[] = {
@@ -564,8 +564,8 @@ static const calls_row averages[] = {
     {"3x (0: F S B K P Z " AVERAGE("update") AVERAGE("forward") "; 1: F S B K P Z " AVERAGE(
          "update") AVERAGE("forward") "); 0: F S B K P Z " AVERAGE("update"),
      "replicas.average", LS_PASS, "updated 4 times"}, /* one that ended before the last */
-    {"1: F S B K P Z " LAST("update") LAST("update")
-         LAST("forward") "; 0: F S B K P Z " LAST("forward"),
+    {"1: F S B K P Z " EIGHTH("update") EIGHTH("update")
+         EIGHTH("forward") "; 0: F S B K P Z " EIGHTH("forward"),
      "replicas.average", LS_FAIL,
      "rank 0 runs an average of weights that it updated 0 times, "
      "rank 1 2 times"},

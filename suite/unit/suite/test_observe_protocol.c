@@ -573,6 +573,10 @@ ROWS_TEST(steps_count_what_was_taken, counted)
     ck_assert_msg(v.code == counted[_i].code && (strstr(v.cause, counted[_i].words) != NULL ||
                                                  strstr(v.evidence, counted[_i].words) != NULL),
                   "%d: %s %s; %s", _i, ls_verdict_name(v.code), v.evidence, v.cause);
+    ls_path_remove_tree(j.folder);
+}
+
+/* ---- what ranks share ------------------------------------------------------------------------ */
 
 /* One element of each kind in the dump of a rank; `part`: of a job with several models. */
 typedef struct shared {
@@ -641,7 +645,8 @@ static const shared shares[] = {
      {2 + 0x3p-22f, 0},
      1,
      LS_FAIL,
-     "step 1: the gradient of fc.bias element 0 is 2.00000072, the sum of the ranks that have a "
+     "step 1: the gradient of fc.bias element 0 is 2.00000072, the sum of the ranks that have "
+     "a "
      "batch over 1 is 2"},
     {JOIN("all"), {1, 1}, {2, 0}, {1, 0}, 1, LS_PASS, "1 " ASKED},
     {JOIN("all"),
@@ -698,7 +703,8 @@ ROWS_TEST(what_ranks_share_is_as_asked, shares)
     ls_path_remove_tree(j.folder);
 }
 
-/* ---- several losses -------------------------------------------------------------------------- */
+/* ---- several losses
+ * -------------------------------------------------------------------------- */
 
 #define LOSSES(n, a, b, c, d, first, second)                                                       \
     "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"loss_scale\":" #a ",\"loss_scale_next\":" #b \
@@ -733,7 +739,8 @@ ROWS_TEST(each_loss_has_its_scale, losses)
     expect(&j, "scaler.trace", losses[_i].code, losses[_i].words);
 }
 
-/* ---- one loss -------------------------------------------------------------------------------- */
+/* ---- one loss
+ * -------------------------------------------------------------------------------- */
 
 #define AT(n, scale, next, skipped)                                         \
     "{\"event\":\"step\",\"step\":" #n ",\"loss\":1,\"loss_scale\":" #scale \
