@@ -319,7 +319,7 @@ TEST(hints_do_not_decide)
         ck_assert_int_eq(self->code, way[i].code);
         says(self->said, "\nCORRECT  not shown (claim any-ddp: ");
         /* why it is not, where the screen has room */
-        ck_assert_int_eq(strstr(self->said, "\nnot shown 6 - observe.reduction.mean # ") != NULL,
+        ck_assert_int_eq(strstr(self->said, "\nnot shown 7 - observe.reduction.mean # ") != NULL,
                          !shown);
         ck_assert_int_le(lines_of(self->said), 25);
         ck_assert_int_eq(strstr(self->said, " - observe.validation.mode # ") != NULL, shown);
