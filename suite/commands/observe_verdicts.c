@@ -61,6 +61,20 @@ bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
     return !ls_observe_is_hint(finding) && (is_wrong(code) || (concerns && code != LS_SKIP));
 }
 
+/* What a yes is about: of a job that none of these could judge, CORRECT is not shown. */
+static const char *const core[] = {"replicas.step", "reduction.mean", "optimizer.step"};
+
+static bool is_core(const ls_observe_headline *headline, const ls_observe_rule *rule)
+{
+    bool concerns = strcmp(rule->claim, "any-ddp") == 0 ? headline->ddp : true;
+    for (size_t i = 0; concerns && i < sizeof core / sizeof *core; i++) {
+        if (strcmp(rule->id, core[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* "WEAK scaler.skip, data.epochs" of all rules with that verdict; a few are named. */
 static void add_names(const ls_observe_headline *h, const ls_observe_result *result,
                       ls_verdict_code code, char *text, size_t bytes)
@@ -105,6 +119,13 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
     char part[200];
     out->whole = ls_observe_is_whole(trace, part, sizeof part);
     bool all = out->whole && claims && out->passed > 0 && out->passed == out->inside;
+    for (int i = 0; i < result->count && claims; i++) {
+        const ls_observe_finding *f = &result->finding[i];
+        if (f->verdict.code == LS_SKIP && is_core(out, f->rule)) {
+            ls_text_add(part, sizeof part, "; %s judged no step", f->rule->id);
+            all = false;
+        }
+    }
     out->correct = out->failed > 0 ? LS_CORRECT_NO : all ? LS_CORRECT_YES : LS_CORRECT_NOT_SHOWN;
     if (claims) {
         ls_text_put(out->why, sizeof out->why, "%s %s%s%s: %d of %d rules",

@@ -348,7 +348,7 @@ ROWS_TEST(a_job_that_did_not_end_well_is_not_shown, ends)
 }
 
 /* CORRECT is of laws: a hint neither fails it nor, where its rule passes, adds to it. */
-LOOP_TEST(laws_decide_and_hints_do_not, 9)
+LOOP_TEST(laws_decide_and_hints_do_not, 12)
 {
     static const struct {
         const char *id;
@@ -367,6 +367,10 @@ LOOP_TEST(laws_decide_and_hints_do_not, 9)
         {"order.zero", LS_PASS, true, {false, false}, LS_CORRECT_YES, 2, 1, 0},
         {"order.zero", LS_PASS, true, {false, true}, LS_CORRECT_YES, 2, 1, 1},
         {"order.zero", LS_WEAK, true, {false, false}, LS_CORRECT_NOT_SHOWN, 2, 1, 0},
+        /* what a yes is about was judged in some step */
+        {"reduction.mean", LS_SKIP, false, {false, false}, LS_CORRECT_NOT_SHOWN, 1, 0, 0},
+        {"optimizer.step", LS_SKIP, false, {true, false}, LS_CORRECT_NOT_SHOWN, 1, 0, 1},
+        {"reduction.micro", LS_SKIP, false, {false, false}, LS_CORRECT_YES, 1, 0, 0},
     };
     for (int rank = 0; rank < 2; rank++) {
         write_rank(rank, "{\"event\":\"start\",\"schema\":1,\"observed\":1,\"world\":2}\n"
