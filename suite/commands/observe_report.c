@@ -196,7 +196,7 @@ static cJSON *list_seen(const ls_observe_report *report)
 }
 
 /* What a verdict is for a reader. */
-typedef enum part { PASSED, NOT_SHOWN, NOT_HINTED, FAILED, HINTED, SKIPPED } part;
+typedef enum part { PASSED, NOT_SHOWN, NOT_HINTED, FAILED, FOLLOWING, HINTED, SKIPPED } part;
 
 static part part_of(const cJSON *verdict)
 {
@@ -206,6 +206,7 @@ static part part_of(const cJSON *verdict)
            : ls_verdict_good(code)                     ? PASSED
            : code == LS_WEAK || code == LS_UNSUPPORTED ? (hint ? NOT_HINTED : NOT_SHOWN)
            : hint                                      ? HINTED
+           : cJSON_HasObjectItem(verdict, "follows")   ? FOLLOWING
                                                        : FAILED;
 }
 
@@ -327,15 +328,15 @@ static int print_part(const ls_observe_report *report, part which, bool first, i
     return used;
 }
 
-static void print_skipped(const ls_observe_report *report, FILE *to)
+/* The names of a part behind a word, in lines of their own. */
+static void print_names(const ls_observe_report *report, part which, const char *word, FILE *to)
 {
     char text[TEXT_BYTES] = "";
     const cJSON *verdict;
     cJSON_ArrayForEach(verdict, report->verdicts)
     {
-        if (part_of(verdict) == SKIPPED) {
-            ls_text_add(text, sizeof text, "%s%s",
-                        text[0] == '\0' ? "does not apply to this job: " : ", ", id_of(verdict));
+        if (part_of(verdict) == which) {
+            ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? word : ", ", id_of(verdict));
         }
     }
     if (text[0] != '\0') {
@@ -349,7 +350,8 @@ static void describe_counts(const ls_observe_report *report, char *text, size_t 
 {
     int rules = cJSON_GetArraySize(report->verdicts), hints = count_part(report, HINTED);
     ls_text_put(text, bytes, "%d rules passed, %d failed, %d not shown, %d do not apply",
-                count_part(report, PASSED), count_part(report, FAILED),
+                count_part(report, PASSED),
+                count_part(report, FAILED) + count_part(report, FOLLOWING),
                 count_part(report, NOT_SHOWN) + count_part(report, NOT_HINTED),
                 count_part(report, SKIPPED));
     if (hints > 0 || rules == 0) {
@@ -388,7 +390,9 @@ static void print_opening(const ls_observe_report *report, bool verbose, FILE *t
  * is asked for, the rest. */
 static void print_verdicts(const ls_observe_report *report, bool verbose, int left, FILE *to)
 {
+    left -= count_part(report, FOLLOWING) > 0 ? 2 : 0;
     int failed = print_part(report, FAILED, true, left, to);
+    print_names(report, FOLLOWING, "also: ", to);
     int hinted = print_part(report, HINTED, failed == 0, left - failed, to);
     if (verbose || failed == 0) {
         (void)print_part(report, NOT_SHOWN, verbose, left - hinted, to);
@@ -396,7 +400,7 @@ static void print_verdicts(const ls_observe_report *report, bool verbose, int le
     if (verbose) {
         (void)print_part(report, NOT_HINTED, true, left, to);
         (void)print_part(report, PASSED, true, left, to);
-        print_skipped(report, to);
+        print_names(report, SKIPPED, "does not apply to this job: ", to);
     }
 }
 
@@ -505,6 +509,10 @@ static void write_failures(const ls_observe_report *report, const ls_report_page
     write_part(report, FAILED, form, to);
     if (count_part(report, FAILED) == 0) {
         form->paragraph(to, "No rule failed.");
+    }
+    if (count_part(report, FOLLOWING) > 0) {
+        form->heading(to, "What follows from it");
+        write_part(report, FOLLOWING, form, to);
     }
     if (count_part(report, HINTED) > 0) {
         form->heading(to, "Hints");

@@ -150,9 +150,11 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
 }
 
 /* `hint`: that of a rule which also has proof. */
-static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_finding *finding,
-                      const ls_observe_hint *hint, const char *job, ls_observe_gate gate)
+static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_result *result,
+                      const ls_observe_finding *finding, const ls_observe_hint *hint,
+                      const char *job, ls_observe_gate gate)
 {
+    const char *root = hint == NULL ? ls_observe_root(result, finding) : NULL;
     const ls_observe_rule *rule = finding->rule;
     const ls_verdict *v = hint != NULL ? &hint->verdict : &finding->verdict;
     bool inside = hint == NULL && ls_observe_verdicts_counts(headline, finding);
@@ -187,7 +189,8 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_find
     const char *const text[][2] = {{"cause", v->cause},
                                    {"where", hint != NULL ? hint->where : finding->where},
                                    {"change", hint != NULL ? hint->advice : finding->advice},
-                                   {"wrong_if", guess && is_wrong(v->code) ? rule->wrong_if : ""}};
+                                   {"wrong_if", guess && is_wrong(v->code) ? rule->wrong_if : ""},
+                                   {"follows", root != NULL ? root : ""}};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
         if (text[i][1][0] != '\0') {
             cJSON_AddStringToObject(out, text[i][0], text[i][1]);
@@ -203,12 +206,12 @@ cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
     cJSON *list = cJSON_CreateArray();
     LS_MEMORY(list != NULL);
     for (int i = 0; i < result->count; i++) {
-        cJSON_AddItemToArray(list, to_json(headline, &result->finding[i], NULL, job, gate));
+        cJSON_AddItemToArray(list, to_json(headline, result, &result->finding[i], NULL, job, gate));
     }
     for (int i = 0; i < result->count; i++) {
         const ls_observe_finding *f = &result->finding[i];
         if (is_wrong(f->hint.verdict.code)) {
-            cJSON_AddItemToArray(list, to_json(headline, f, &f->hint, job, gate));
+            cJSON_AddItemToArray(list, to_json(headline, result, f, &f->hint, job, gate));
         }
     }
     return list;

@@ -206,6 +206,38 @@ void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out)
     }
 }
 
+#define LS_FOLLOWS(law, from) {law, from},
+static const struct {
+    const char *law, *from;
+} follows[] = {
+#include "suite/observe/rules/follows.def"
+};
+#undef LS_FOLLOWS
+
+static const ls_observe_finding *failed(const ls_observe_result *result, const char *id)
+{
+    for (int i = 0; i < result->count; i++) {
+        const ls_observe_finding *one = &result->finding[i];
+        if (strcmp(one->rule->id, id) == 0 && one->verdict.code == LS_FAIL) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+const char *ls_observe_root(const ls_observe_result *result, const ls_observe_finding *finding)
+{
+    const ls_observe_finding *from;
+    for (size_t i = 0; i < sizeof follows / sizeof *follows; i++) {
+        if (finding->verdict.code == LS_FAIL && strcmp(follows[i].law, finding->rule->id) == 0 &&
+            (from = failed(result, follows[i].from)) != NULL) {
+            const char *root = ls_observe_root(result, from);
+            return root != NULL ? root : follows[i].from;
+        }
+    }
+    return NULL;
+}
+
 void ls_observe_result_free(ls_observe_result *result)
 {
     free(result->finding);

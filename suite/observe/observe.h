@@ -34,6 +34,9 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
                           ls_observe_finding *out);
 /* Judges every rule. */
 void ls_observe_judge_all(const ls_observe_trace *trace, ls_observe_result *out);
+/* The law that fails and makes the finding's fail, too, at the end of what follows from what
+ * (rules/follows.def); NULL: it follows from none. */
+const char *ls_observe_root(const ls_observe_result *result, const ls_observe_finding *finding);
 void ls_observe_result_free(ls_observe_result *result);
 
 #endif

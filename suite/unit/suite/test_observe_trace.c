@@ -391,6 +391,29 @@ LOOP_TEST(laws_decide_and_hints_do_not, 12)
     ck_assert_int_eq(headline.code, one[_i].exit == 1 ? LS_ERR_CHECK : LS_OK);
 }
 
+/* Of laws that fail, each is shown with the one that it follows from, in the end. */
+TEST(what_follows_names_its_root)
+{
+    static const char *const id[] = {"replicas.state", "replicas.step", "optimizer.rate",
+                                     "data.distinct", "order.zero"};
+    static const char *const root[] = {"optimizer.rate", "optimizer.rate", NULL, NULL, NULL};
+    ls_observe_finding found[5] = {{0}};
+    const ls_observe_result result = {5, found};
+    for (int i = 0; i < 5; i++) {
+        found[i].rule = rule_named(id[i]);
+        found[i].verdict.code = LS_FAIL;
+    }
+    for (int i = 0; i < 5; i++) {
+        ck_assert_pstr_eq(ls_observe_root(&result, &found[i]), root[i]);
+    }
+    found[1].verdict.code = LS_PASS; /* the middle of a chain, and its end */
+    ck_assert_ptr_null(ls_observe_root(&result, &found[0]));
+    ck_assert_ptr_null(ls_observe_root(&result, &found[1]));
+    found[1].verdict.code = LS_FAIL;
+    found[2].verdict.code = LS_WEAK;
+    ck_assert_pstr_eq(ls_observe_root(&result, &found[0]), "replicas.step");
+}
+
 /* The lines are the attach module's: a broken one is no fault of the job. */
 LOOP_TEST(a_broken_line_is_kept_and_ends_what_needs_it, 3)
 {
