@@ -59,6 +59,10 @@ ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts
  * "observed" of summary.json. */
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace);
 
+/* observe_steps.c: writes tables/steps.tsv of a folder of `lockstep observe`, and draws
+ * plots/steps.svg where gnuplot is there. */
+void ls_observe_steps_draw(const ls_observe_trace *trace, const char *directory);
+
 /* observe_report.c. A report says what is in these three, so that it can be made again from the
  * folder (`lockstep report DIR`). */
 typedef struct ls_observe_report {

@@ -522,6 +522,18 @@ static void write_failures(const ls_observe_report *report, const ls_report_page
     }
 }
 
+static void write_steps(const char *directory, const ls_report_page_form *form, FILE *to)
+{
+    LS_TEXT(path, PATH_MAX, "%s/plots/steps.svg", directory);
+    if (access(path, R_OK) == 0) {
+        form->heading(to, "Steps");
+        form->figure(to, directory, "steps", "The steps of each rank",
+                     "Equal and different: its parameters after the step against the other ranks', "
+                     "by digests of all bits. A column of several steps shows the worst of them.",
+                     true);
+    }
+}
+
 static void write_seen(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
     const cJSON *unseen = cJSON_GetObjectItemCaseSensitive(report->seen, "unseen");
@@ -682,6 +694,7 @@ static ls_status write_page(const ls_observe_report *report, const char *directo
             ls_json_string(report->run, "command", "lockstep observe"));
     form->paragraph(to, origin);
     write_failures(report, form, to);
+    write_steps(directory, form, to);
     write_seen(report, form, to);
     write_rules(report, form, to);
     write_speed(report, form, to);

@@ -308,9 +308,10 @@ static void find_before(ls_observe_trace *trace, const char *directory)
     }
 }
 
-/* Judges a job's folder; `report->run` is there, the rest is filled. */
-static ls_status judge(const char *directory, const char *job, ls_observe_report *report,
-                       ls_observe_headline *out)
+/* Judges a job's folder; `report->run` is there, the rest is filled. `figures`: the folder where
+ * its steps are drawn, or NULL. */
+static ls_status judge(const char *directory, const char *job, const char *figures,
+                       ls_observe_report *report, ls_observe_headline *out)
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
     ls_observe_gate gate;
@@ -324,6 +325,9 @@ static ls_status judge(const char *directory, const char *job, ls_observe_report
     report->seen = ls_observe_summary_make(trace);
     report->verdicts = ls_observe_verdicts_make(out, &result, job, gate);
     add_headline(report->run, out, report->seen);
+    if (figures != NULL) {
+        ls_observe_steps_draw(trace, figures);
+    }
     ls_observe_result_free(&result);
     ls_observe_free(trace);
     return LS_OK;
@@ -363,7 +367,7 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     join_collectives(directory, job);
     ls_text_put(path, sizeof path, "%s/run.json", directory);
     LS_TRY(ls_json_read_file(path, &report->run));
-    LS_TRY(judge(job_directory, job, report, out));
+    LS_TRY(judge(job_directory, job, directory, report, out));
     LS_TRY(ls_json_write_file(path, report->run));
     LS_TRY(ls_observe_verdicts_write(directory, report->verdicts));
     LS_TRY(write_summary(directory, report));
@@ -387,7 +391,7 @@ static ls_status print_job(const char *directory, const char *run, bool verbose,
     LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
     ls_plain_replace(title, sizeof title);
     cJSON_AddStringToObject(report.run, "title", title);
-    ls_status status = judge(directory, "job", &report, out);
+    ls_status status = judge(directory, "job", NULL, &report, out);
     if (status == LS_OK) {
         ls_observe_report_print(&report, NULL, verbose, to);
     }

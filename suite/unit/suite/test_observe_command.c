@@ -297,6 +297,10 @@ TEST(one_screen_begins_with_what_is_wrong)
     ck_assert_int_le(lines_of(self->said), 25);
     ck_assert_ptr_null(strstr(self->said, "\nnot shown "));
     check_columns(self->said);
+    /* equal after step 1, different from then on: step, steps, state, loss, scale, ms */
+    says(read_file("screen/tables/steps.tsv"), "1\t1\t1\t2\t1\t20\n2\t1\t4\t1\t1\t20\n");
+    ck_assert(is_there("screen/plots/steps.svg") ==
+              (strstr(read_file("screen/report.html"), "<svg") != NULL));
     self = run(WORDS("judge", "--verbose", "screen"), "");
     says(self->out, "\nok 3 - observe.replicas.state # PASS ");
     says(self->out, " - observe.reduction.left # WEAK no detailed step after the "
