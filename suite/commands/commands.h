@@ -23,6 +23,9 @@ int ls_data_main(int count, char **argument);
 /* What a trainer lacks of the subject protocol, and which cases that costs: 0 nothing, 1 something,
  * 3 it does not start. */
 int ls_subject_check_main(int count, char **argument);
+/* A finished run: its tables, plots and pages again; two runs, compared. */
+int ls_report_main(int count, char **argument);
+int ls_report_diff_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);

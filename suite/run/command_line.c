@@ -8,11 +8,68 @@
 #include <unistd.h>
 
 #include "kernels/core/cores.h"
+#include "kernels/core/file.h"
 #include "harness/machine/machine.h"
+#include "harness/process/guard.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
+
+static void program_help(const ls_command_row *row, int rows, const char *more)
+{
+    puts("Usage: lockstep COMMAND ...\n");
+    ls_usage_text(stdout, 0,
+                  "Is data-parallel mixed-precision training on this machine correct, and how "
+                  "fast?");
+    putchar('\n');
+    for (int i = 0; i < rows; i++) {
+        LS_TEXT(name, 64, "  %s", row[i].name);
+        ls_usage_entry(stdout, name, row[i].text);
+    }
+    putchar('\n');
+    ls_usage_text(stdout, 0, "`lockstep COMMAND --help` lists the options of a command.");
+    ls_usage_text(stdout, 0,
+                  "Exit codes: 0 good, 1 CORRECT is not yes or SPEED is below the baseline, 2 "
+                  "usage, 3 infrastructure, 4 not supported.");
+    if (more[0] != '\0') {
+        ls_usage_text(stdout, 0, more);
+    }
+}
+
+static ls_status unknown_command(const ls_command_row *row, int rows, const char *given)
+{
+    char hint[120];
+    const char *names[64];
+    LS_ASSERT(rows <= 64);
+    for (int i = 0; i < rows; i++) {
+        names[i] = row[i].name;
+    }
+    ls_text_suggest(hint, sizeof hint, given, names, rows, "`lockstep --help` lists all");
+    return ls_log_fail(LS_ERR_USAGE, "unknown command '%s'; %s", given, hint);
+}
+
+int ls_command_run(const ls_command_row *row, int rows, const char *more, int argc, char **argv)
+{
+    ls_file_survive_limit();
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        program_help(row, rows, more);
+        return argc < 2 ? LS_ERR_USAGE : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lockstep %s\n", LS_VERSION);
+        return 0;
+    }
+    for (int i = 0; i < rows; i++) {
+        if (strcmp(row[i].name, argv[1]) == 0) {
+            if (row[i].starts_jobs && ls_guard_begin() != LS_OK) {
+                return LS_ERR_INFRA;
+            }
+            return row[i].main(argc - 2, argv + 2);
+        }
+    }
+    return unknown_command(row, rows, argv[1]);
+}
 
 static void help(const char *command, const ls_command_option *option, int options)
 {

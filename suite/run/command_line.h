@@ -11,6 +11,19 @@
 #include "kernels/core/text.h"
 #include "select.h"
 
+/* A subcommand of `lockstep`: `main` takes the arguments after its name and returns the exit code.
+ */
+typedef struct ls_command_row {
+    const char *name;
+    int (*main)(int count, char **argument);
+    const char *text; /* for --help */
+    bool starts_jobs;
+} ls_command_row;
+
+/* `lockstep` itself: runs the subcommand that argv[1] names, or prints the help, or the version.
+ * `more`: what the help says at its end of commands that are not in `row`; "" if all are. */
+int ls_command_run(const ls_command_row *row, int rows, const char *more, int argc, char **argv);
+
 /* One option of a subcommand: "--name VALUE" or "--name=VALUE", or a flag. */
 typedef struct ls_command_option {
     const char *name;     /* "--case" */
