@@ -184,10 +184,10 @@ ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval un
     if (!positive || !isfinite(over.high) || !isfinite(under.high)) {
         return ratio;
     }
-    double down = hypot(log(over.value / over.low), log(under.high / under.value));
-    double up = hypot(log(over.high / over.value), log(under.value / under.low));
-    ratio.low = ratio.value * exp(-down);
-    ratio.high = ratio.value * exp(up);
+    double down[] = {log(over.value / over.low), log(under.high / under.value)};
+    double up[] = {log(over.high / over.value), log(under.value / under.low)};
+    ratio.low = ratio.value * exp(-sqrt(down[0] * down[0] + down[1] * down[1]));
+    ratio.high = ratio.value * exp(sqrt(up[0] * up[0] + up[1] * up[1]));
     return ratio;
 }
 

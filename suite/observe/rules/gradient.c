@@ -235,7 +235,7 @@ static double limit_of(const table *t, const row *r, double coarse, double batch
     }
     double off = coarse * fmax(r->f32, t->middle);
     double many = flips.value * sqrt(off), single = coarse > 1 ? one_sample.value / sqrt(batch) : 0;
-    return fmax(rounding.value * off + hypot(many, single), one_flip.value);
+    return fmax(rounding.value * off + sqrt(many * many + single * single), one_flip.value);
 }
 
 /* How far the multiple of the right gradient may be from 1. */
