@@ -47,7 +47,7 @@ say = $(if $(V),@:,@echo "  $(1)")
 .SUFFIXES:
 .DELETE_ON_ERROR:
 .PHONY: all units emulated programs found deps bench check conform merge detect mutate compare peers gpu-check help lint format \
-	asan ubsan tsan fuzz limits dist install clean
+	asan ubsan tsan fuzz limits dist wheel install clean
 
 # DEPS: packages unpacked into a folder (dpkg -x), for machines where nothing can be installed.
 ifneq ($(DEPS),)
@@ -120,9 +120,11 @@ EMULATED := $(if $(HAVE_EMULATION),$(addprefix $(EMULATED_LIB)/,libls_emulated.s
 	$(if $(HAVE_GLOO),ls_gloo.so)))
 UNIT_PROGRAMS := $(addprefix $(BUILD)/unit/,$(UNITS))
 
+# The judge of PyTorch jobs alone, for make wheel.
+WHEEL := $(BUILD)/wheel/lockstep
 all: programs found
 programs: $(PROGRAMS) $(ENGINES)
-units: $(UNIT_PROGRAMS) $(PROGRAMS) $(ENGINES) $(EMULATED)
+units: $(UNIT_PROGRAMS) $(PROGRAMS) $(WHEEL) $(ENGINES) $(EMULATED)
 emulated: programs $(EMULATED)
 found: programs
 	@echo "CPU backend:    $(if $(HAVE_DNNL),yes (oneDNN),no: oneDNN's headers not found (libdnnl-dev))"
@@ -204,6 +206,10 @@ $(BUILD)/lockstep: $(call objects,suite/main.c) $(LIBS)
 $(BUILD)/lockstep-train $(BUILD)/lockstep-collectives: $(BUILD)/lockstep-%: \
 		$(BUILD)/obj/reference/%.c.o $(addprefix $(BUILD)/libls_,reference.a harness.a core.a)
 	$(call link,$(CC) $(BUNDLED),-ljpeg -lpng)
+# Bundles cJSON alone: libgomp is linked into it where the compiler has the archive, and of DEPS it keeps no path.
+$(WHEEL): LDFLAGS := $(filter-out -Wl$(comma)-rpath$(comma)%,$(LDFLAGS))
+$(WHEEL): $(call objects,suite/observe/wheel/main.c) $(LIBS)
+	$(call link,$(CC) $(BUNDLED),$(or $(filter /%,$(shell $(CC) -print-file-name=libgomp.a)),-lgomp))
 $(BUILD)/lockstep-launch: $(call objects,harness/launch.c) \
 		$(addprefix $(BUILD)/libls_,harness.a core.a)
 	$(call link,$(CC) $(BUNDLED))
@@ -411,6 +417,7 @@ help:
 #: make fuzz            500 hostile subjects and files (minutes), then mutated
 #:                      input for every reader, for FUZZ_S=60 seconds
 #:                      (COVERAGE=1: which of their lines were reached)
+#: make wheel           `lockstep observe` for pip: build/dist/lockstep-*.whl
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
@@ -471,6 +478,8 @@ install: all
 		ln -sf ../lib/lockstep/$$program $(DESTDIR)$(PREFIX)/bin/$$program; done
 dist: all
 	@sh harness/dist.sh $(BUILD)
+wheel: $(WHEEL) $(OBSERVERS)
+	@LD_LIBRARY_PATH=$(DEPS_LIB) python3 suite/observe/wheel/make.py $(BUILD) $(BUILD)/dist
 
 clean:
 	rm -rf $(BUILD)

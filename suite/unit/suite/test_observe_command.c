@@ -24,6 +24,7 @@
 #include "suite/observe/observe.h"
 #include "suite/unit/junit_read.h"
 #include "suite/unit/run_suite.h"
+#include "suite/unit/shell.h"
 
 enum { SAID_BYTES = 1 << 16, WORDS_MAX = 40 };
 
@@ -694,6 +695,50 @@ TEST(planted_faults_are_seen)
         ck_assert_msg(self->code == 1, "%s: %d: %s", planted[i].fault, self->code, self->said);
         says(self->said, planted[i].says);
     }
+}
+
+/* ---- the wheel ------------------------------------------------------------------------------- */
+
+/* `program` on a recorded job: all that it prints, and what the job's processes ignore. */
+static void hear(const char *program, const char *job, char *text)
+{
+    LS_TEXT(command, 2 * PATH_MAX,
+            "exec 2>&1; cd %s && rm -rf w && L='%s' && $L --version && $L observe --help && "
+            "{ $L observe --out w -- sh -c 'cp %s/* \"$LS_OBSERVE_DIR\"; "
+            "grep SigIgn /proc/self/status'; echo $?; $L judge w; echo $?; $L report w; $L no; }",
+            folder, program, job);
+    ck_assert_int_eq(shell_says(command, text, SAID_BYTES), 2); /* no such command */
+}
+
+TEST(the_wheel_is_whole_and_judges_as_the_tree)
+{
+    static const char *const jobs[] = {"good", "apart", "odd"};
+    static char tree[SAID_BYTES], wheel[SAID_BYTES];
+    char make[PATH_MAX], unpack[PATH_MAX];
+    if (system("python3 -c pass 2>/dev/null") != 0) {
+        return; /* nor is there a pip */
+    }
+    ck_assert(ls_path_find("suite/observe/wheel/make.py", make, sizeof make));
+    ck_assert(ls_path_find("suite/unit/unpack_wheel.py", unpack, sizeof unpack));
+    LS_TEXT(command, 3 * PATH_MAX,
+            "exec 2>&1; cd %s && python3 %s %s one && python3 %s %s two && cmp one/*.whl two/*.whl "
+            "&& python3 %s one/*.whl site",
+            folder, make, build, make, build, unpack);
+    ck_assert_msg(shell_says(command, wheel, sizeof wheel) == 0, "%s", wheel);
+    LS_TEXT(whole, 1100, "%s/lockstep", build);
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        hear(whole, jobs[i], tree);
+        hear("env PYTHONPATH=site python3 -m lockstep", jobs[i], wheel);
+        size_t same = 0; /* bytes */
+        while (tree[same] != '\0' && tree[same] == wheel[same]) {
+            same++;
+        }
+        ck_assert_msg(tree[same] == wheel[same], "tree: %.300s\nwheel: %.300s", tree + same,
+                      wheel + same);
+        says(wheel, i == 1 ? "\nCORRECT  no " : "\nCORRECT  not shown ");
+    }
+    ck_assert_msg(shell_says(command, wheel, sizeof wheel) == 0, "%s",
+                  wheel); /* nothing is added */
 }
 
 int main(int count, char **argument)
