@@ -32,9 +32,15 @@ code = {file: data for file, data in files.items() if data.startswith(b"\x7fELF"
 asked = re.findall(rb"\0GLIBC_2\.(\d+)(?=\0)", b"".join(code.values()))
 glibc = max(map(int, asked))
 assert tag[0].startswith("py3-none-manylinux_2_%d_" % glibc), "%s: glibc 2.%d" % (path, glibc)
-tree = os.path.realpath(__file__).split("suite/unit")[0].encode()
+tree = os.path.realpath(__file__).split("suite/unit")[0]
+for at, _, found in os.walk(tree + "suite/observe/attach"):
+    for file in found:
+        own = os.path.join(at, file)
+        packed = "lockstep/libexec/" + own[len(tree) :]
+        if not file.startswith("test_") and "__pycache__" not in at:
+            assert files.get(packed) == open(own, "rb").read(), "%s is not its file" % packed
 for file, data in code.items():
-    assert tree not in data, "%s names the folder that it was built in" % file
+    assert tree.encode() not in data, "%s names the folder that it was built in" % file
     if "/bundled/" in file:
         assert files[info + "licenses/%s.txt" % os.path.basename(file)], file
 assert b"Apache License" in files[info + "licenses/LICENSE"]

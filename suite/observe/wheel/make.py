@@ -65,7 +65,7 @@ def license_of(library):
     """
     name, number = re.match(r"(lib[^/]*)\.so\.(\d+)", os.path.basename(library)).groups()
     root = os.path.realpath(library).split("/usr/lib", 1)[0]
-    package = name + ("-" if name[-1].isdigit() else "") + number
+    package = name.replace("_", "-") + ("-" if name[-1].isdigit() else "") + number
     texts = [root + "/usr/share/doc/%s/copyright" % package]
     texts += sorted(glob.glob(root + "/usr/share/licenses/%s/*" % name))
     texts += sorted(glob.glob(root + "/usr/share/licenses/%s/*" % name[3:]))
