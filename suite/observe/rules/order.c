@@ -211,9 +211,26 @@ static bool blame_uneven_pass(const ls_observe_trace *trace, ls_observe_finding 
     return false;
 }
 
+/* Whether the attach module met an error of its own on that rank, and looked no further. */
+static bool is_unseen(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(&trace->rank[rank], attach)) {
+        if (ls_event_bool(event, quiet, false)) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "rank %d was not seen to its end: %.80s",
+                           rank, ls_event_text(event, error, ""));
+            return true;
+        }
+    }
+    return false;
+}
+
 static void judge_uneven(const ls_observe_trace *trace, int least, int most,
                          ls_observe_finding *out)
 {
+    if (is_unseen(trace, least, out)) {
+        return;
+    }
     if (ls_job_ended_well(trace)) {
         ls_verdict_pass(&out->verdict, trace->world,
                         "rank %d made %lld steps, rank %d %lld, and all ended well (as with join)",

@@ -352,6 +352,10 @@ TEST(samples_show_what_was_left)
 
 /* Of jobs that failed. */
 static const calls_row failed[] = {
+    {HANGS "; 1: {\"event\":\"attach\",\"error\":\"no DTensor\",\"quiet\":true,\"at\":\"\"}",
+     "order.steps", LS_UNSUPPORTED, "rank 1 was not seen to its end: no DTensor"},
+    {HANGS "; 0: {\"event\":\"attach\",\"error\":\"no DTensor\",\"quiet\":true,\"at\":\"\"}",
+     "order.steps", LS_FAIL, "rank 1 ended after step 2"},
     {HANGS, "order.collectives", LS_FAIL,
      "step 2, collective 1 of the script: rank 0 all_reduce sum of 4 f32 (train.py:28), rank 1 "
      "none "
