@@ -370,8 +370,6 @@ ROWS_TEST(workers_draw_their_own, drew)
 /* What each of two ranks draws for a batch of 16: from a generator's state, so many numbers. */
 #define DREW(state, numbers) \
     "F{\"drawn\":[[\"torch\",\"" state "\"," numbers "]],\"samples\":16} S B K P Z"
-#define WITHIN(state, numbers) \
-    "F S B{\"drawn\":[[\"torch\",\"" state "\"," numbers "]],\"samples\":16} K P Z"
 #define RANKS(zero, one) "0:" zero "; 1:" one
 #define NOISE(a, b, numbers) \
     RANKS(DREW(a, numbers), DREW(b, numbers)) "; " RANKS(DREW(a "2", numbers), DREW(b "2", numbers))
@@ -394,9 +392,6 @@ static const calls_row drawn[] = {
      ""},
     {"2x F{\"drawn\":[[\"torch\",\"a\",32]],\"samples\":16,\"input\":\"e\"} S B K P Z",
      "data.random", LS_SKIP, ""},
-    /* within the forward: dropout draws, too */
-    {"2x " WITHIN("a", "32"), "data.random", NO_HINT, ""},
-    {"!\"dropout\":0,; 2x " WITHIN("a", "32"), "data.random", CALLS_HINT, "in their forwards"},
     {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
     {OF_RANKS("a", "b"), "data.random", LS_PASS, "1 workers, passes and steps"},
 };

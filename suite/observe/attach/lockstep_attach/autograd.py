@@ -156,7 +156,6 @@ class Autograd:
             if "loss_by" in entry:
                 self._remark_division(entry)
         if hub.steps.now.detail:
-            hub.draws.backward(entry)
             hub.outside.before_backward()
             hub.misuse.before_backward()
             lost = hub.collectives.gathered.lost(roots)

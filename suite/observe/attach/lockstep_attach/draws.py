@@ -1,6 +1,5 @@
-"""How far torch's generators of random numbers go in a detailed step: from the batch to the forward
-(noise, masks), and from there to the backward. Of ranks that begin in the same state what they draw
-is equal.
+"""How far torch's generators of random numbers go in a detailed step from the batch to the forward
+(noise, masks). Of ranks that begin in the same state what they draw is equal.
 """
 
 import hashlib
@@ -16,7 +15,6 @@ class Draws:
     def __init__(self, hub):
         self.hub = hub
         self.state = None  # {generator: its state}; None: nothing is looked at
-        self.samples = None
         self.seeds = 0
 
     def install(self):
@@ -34,12 +32,21 @@ class Draws:
         self.state = self._states() if self.hub.steps.comes_in_detail() else None
 
     def forward(self, entry, samples):
-        self.samples = samples
-        self._note(entry)
-
-    def backward(self, entry):
-        self._note(entry)
-        self.state = None
+        """The first of the batch."""
+        if self.state is None:
+            return
+        before, self.state, drawn = self.state, None, []
+        now = self._states()
+        for name, state in before.items():
+            after = now.get(name)
+            if isinstance(state, tuple):
+                if after is not None and state != after:
+                    drawn.append([name, "%x:%x" % state, None])
+            elif not self.hub.torch.equal(state, after):
+                digest = hashlib.blake2b(bytes(state.tolist()), digest_size=6).hexdigest()
+                drawn.append([name, digest, self._count(state, after)])
+        if drawn:
+            entry.update(drawn=drawn, samples=samples)
 
     def _states(self):
         torch = self.hub.torch
@@ -48,22 +55,6 @@ class Draws:
             for place, one in enumerate(torch.cuda.default_generators):
                 out["cuda:%d" % place] = (one.initial_seed(), one.get_offset())
         return out
-
-    def _note(self, entry):
-        if self.state is None or self.samples is None:
-            return
-        before, self.state = self.state, self._states()
-        drawn = []
-        for name, state in before.items():
-            after = self.state.get(name)
-            if isinstance(state, tuple):
-                if after is not None and state != after:
-                    drawn.append([name, "%x:%x" % state, None])
-            elif not self.hub.torch.equal(state, after):
-                digest = hashlib.blake2b(bytes(state.tolist()), digest_size=6).hexdigest()
-                drawn.append([name, digest, self._count(state, after)])
-        if drawn:
-            entry.update(drawn=drawn, samples=self.samples)
 
     def _count(self, before, after):
         """Numbers, or so many less by a multiple of PERIOD."""
