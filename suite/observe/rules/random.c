@@ -129,7 +129,8 @@ static const char *drawn_by_workers(const ls_event *mine, const ls_event *theirs
     const char *name = NULL;
     ls_event_each(a, ls_event_list(mine, random)) {
         ls_event_each(b, ls_event_list(theirs, random)) {
-            bool same = ls_event_number_at(a, 0) == ls_event_number_at(b, 0);
+            bool same = ls_event_number_at(a, 0) == ls_event_number_at(b, 0) &&
+                        ls_event_to_bool(ls_event_at(a, 2), false);
             name = name == NULL && same ? shared(a, b) : name;
         }
     }
@@ -256,7 +257,7 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data, *before = NULL;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
-            if (!ls_pass_is_trained(data) || ls_event_list(data, random) == NULL) {
+            if (!is_fetched(data)) {
                 continue;
             }
             judge_pass(k, data, &compared, out);

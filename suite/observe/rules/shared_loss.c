@@ -19,7 +19,7 @@ typedef struct common_loss {
     double value;
     long long step;
     const ls_call *backward;
-    const char *mixed; /* where the script put values of all ranks together, or "" */
+    const char *mixed; /* where the script put values of all ranks together */
 } common_loss;
 
 /* The training forward of a model before the call, which may be the backward: NULL: none. */
@@ -46,13 +46,16 @@ static int has_loss(const ls_observe_trace *trace, int k, const ls_observe_step 
     return ls_event_number(one->json, loss, NAN) == ls_event_number(its->json, loss, NAN);
 }
 
+/* Where the script put several numbers of all ranks together before the call, or "". A single one
+ * is the loss itself, for a log: backward does not read its value. */
 static const char *mixed_before(const ls_observe_step *step, const ls_call *call)
 {
     const char *at = "";
     for (const ls_call *one = step->call; one < call; one++) {
-        bool combines = one->kind == LS_CALL_COLLECTIVE && ls_calls_combine(one);
-        bool graph = combines && ls_event_bool(one->json, graph, false);
-        at = graph || (combines && at[0] == '\0') ? one->at : at;
+        bool several = one->kind == LS_CALL_COLLECTIVE && ls_calls_combine(one) &&
+                       ls_event_int(one->json, elements, 0) > 1;
+        bool graph = several && ls_event_bool(one->json, graph, false);
+        at = graph || (several && at[0] == '\0') ? one->at : at;
     }
     return at;
 }
@@ -64,7 +67,7 @@ static void add_common(const ls_observe_trace *trace, const ls_observe_step *ste
     int equal = one->kind == LS_CALL_BACKWARD && ls_event_bool(one->json, loss_alone, false);
     /* times the ranks: the mean of all ranks' shares is the whole */
     double times = ls_event_number(one->json, loss_times, NAN) / trace->world;
-    if (!equal || fabs(times - 1) < same_factor.value) {
+    if (!equal || fabs(times - 1) < same_factor.value || mixed_before(step, one)[0] == '\0') {
         return;
     }
     for (int k = 1; k < trace->world && equal >= 0; k++) {
@@ -88,7 +91,7 @@ static void add_common(const ls_observe_trace *trace, const ls_observe_step *ste
 
 static void report(const ls_observe_trace *trace, const common_loss *c, ls_observe_finding *out)
 {
-    ls_finding_set(out, LS_FAIL, c->mixed[0] != '\0' ? c->mixed : c->backward->at,
+    ls_finding_set(out, LS_FAIL, c->mixed,
                    "the loss is made of all ranks' values by a call that autograd does not know: "
                    "gradients are 1/ranks of the whole batch's",
                    "put values of ranks together by torch.distributed.nn.functional, which hands "

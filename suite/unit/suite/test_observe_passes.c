@@ -374,9 +374,12 @@ ROWS_TEST(workers_draw_their_own, drew)
 #define NOISE(a, b, numbers) \
     RANKS(DREW(a, numbers), DREW(b, numbers)) "; " RANKS(DREW(a "2", numbers), DREW(b "2", numbers))
 #define SEED(seed) "{\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" seed "}; "
-#define OF_RANKS(a, b)                                                                        \
-    "F S B K P Z; 0:=DistributedSampler 64 8 0 2 1 \"random\":[[0,{\"torch\":\"" a "\"}]],; " \
-    "1:=DistributedSampler 64 8 1 2 1 \"random\":[[0,{\"torch\":\"" b "\"}]],"
+#define WORKERS(a, b, many)                                                                    \
+    "F S B K P Z; 0:=DistributedSampler 64 8 0 2 1 \"random\":[[0,{\"torch\":\"" a "\"}," many \
+    "]],; "                                                                                    \
+    "1:=DistributedSampler 64 8 1 2 1 \"random\":[[0,{\"torch\":\"" b "\"}," many "]],"
+#define OF_RANKS(a, b) WORKERS(a, b, "true")
+#define FEW(a, b) WORKERS(a, b, "false")
 
 static const calls_row drawn[] = {
     {SEED("7") NOISE("a", "a", "32"), "data.random", LS_FAIL,
@@ -393,6 +396,8 @@ static const calls_row drawn[] = {
     {"2x F{\"drawn\":[[\"torch\",\"a\",32]],\"samples\":16,\"input\":\"e\"} S B K P Z",
      "data.random", LS_SKIP, ""},
     {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
+    /* a choice for the batch */
+    {FEW("a", "a"), "data.random", LS_PASS, ""},
     {OF_RANKS("a", "b"), "data.random", LS_PASS, "1 workers, passes and steps"},
 };
 
@@ -402,7 +407,7 @@ CALLS_TEST(ranks_draw_their_own, drawn)
 
 #define RAN(rank, step, digests)                                                                   \
     rank ": {\"event\":\"outside\",\"step\":" step ",\"name\":\"Teacher\",\"at\":\"train.py:19\"," \
-         "\"digests\":[" digests "]}; "
+         "\"params\":2,\"digests\":[" digests "]}; "
 #define THREE "3x F S B K P Z"
 #define RUNS(zero, later, one, its) \
     RAN("0", "2", zero) RAN("0", "3", later) RAN("1", "2", one) RAN("1", "3", its) THREE
@@ -440,7 +445,9 @@ static const calls_row common[] = {
     {COMMON("0.5", "0.75"), "reduction.loss", LS_FAIL,
      "0.5 on all 2 ranks .. in 2 of 2 .. 1/ranks .. train.py:19"},
     {"F b{\"loss\":1,\"loss_alone\":true} O Z; F b{\"loss\":2,\"loss_alone\":true} O Z",
-     "reduction.loss", LS_FAIL, "train.py:21"},
+     "reduction.loss", LS_SKIP, ""},
+    /* the loss itself, reduced for a log */
+    {"2x F A{\"elements\":1} b{\"loss\":1,\"loss_alone\":true} O Z", "reduction.loss", LS_SKIP, ""},
     /* ranks of their own in one of them; the same value in each step; one step */
     {COMMON("0.5", "0.75") "; " RANKS(LOSS("1", ""), LOSS("2", "")), "reduction.loss", LS_PASS,
      "3 losses"},

@@ -9,6 +9,11 @@ from .models import modules_now
 MODULES, TENSORS = 16, 64  # that are looked at; of each
 
 
+def _is_drawn(tensor):
+    """What may be drawn at random: floating point, and not one number."""
+    return tensor.is_floating_point() and tensor.numel() > 1 and not tensor.is_meta
+
+
 class Outside:
     def __init__(self, hub):
         self.hub = hub
@@ -54,15 +59,14 @@ class Outside:
                 name=type(module).__name__,
                 at=at,
                 digests=self.hub.digests.each(self._tensors(module)),
+                params=sum(1 for p in module.parameters() if _is_drawn(p)),
             )
         if self.found is None:
             self.found = self._look()
 
     def _tensors(self, module):
-        """What may be drawn at random: floating point, and not one number."""
         found = [*module.parameters(), *module.buffers()]
-        found = [t.detach() for t in found if t.is_floating_point() and t.numel() > 1]
-        return [t for t in found if not t.is_meta][:TENSORS]
+        return [t.detach() for t in found if _is_drawn(t)][:TENSORS]
 
     def _look(self):
         models = self.hub.models

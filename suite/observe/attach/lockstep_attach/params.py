@@ -13,6 +13,7 @@ class Params:
         self.hub = hub
         self.depth = 0
         self.moved = 0
+        self.replaced = {}  # place: how many parameters it put in the place of others
         self.thawed = ByObject()  # where parameters took the place of frozen ones
 
     def install(self):
@@ -63,12 +64,17 @@ class Params:
         old = args[0]._parameters.get(name)
         if old is None or new is None or old is new:
             return
+        at = self.hub.places.here()
+        self.replaced[at] = self.replaced.get(at, 0) + 1
         freed = not old.requires_grad and new.requires_grad
-        if freed and old.shape == new.shape and old.device == new.device:
-            if self.hub.torch.equal(old.to(new.dtype), new):
-                self.thawed.put(new, self.hub.places.here())
+        if freed and old.shape == new.shape and old.device == new.device and new.numel() > 1:
+            varied = (new != new.flatten()[0]).any()  # no bias of zeros, which is like any other
+            if varied and self.hub.torch.equal(old.to(new.dtype), new):
+                self.thawed.put(new, at)
 
     def unfrozen(self, params):
-        """[name, place] of those that are trained, where a frozen one of the same values was."""
+        """[name, place] of those that are trained, where a frozen one of the same values was, and a
+        line that replaces several put them: one alone may be meant.
+        """
         found = ((entry.name, self.thawed.get(p)) for entry, p in params if p.requires_grad)
-        return [[name, at] for name, at in found if at is not None]
+        return [[name, at] for name, at in found if at and self.replaced[at] > 1]

@@ -10,6 +10,7 @@ import os
 import random
 import sys
 
+PERIOD = 624  # numbers that a Mersenne Twister makes at once
 MOST = 8  # generators of a data set's own
 DEPTH = 3  # data sets within data sets, and what they are made of
 
@@ -67,6 +68,15 @@ def states_of(torch, dataset):
     return {**out, **own}
 
 
+def _positions(torch):
+    """How far torch's, Python's and NumPy's generators are in their period, which they go through
+    one number after the other.
+    """
+    out = [-int(torch.get_rng_state()[8:12].view(torch.int32)), random.getstate()[1][-1]]
+    numpy = sys.modules.get("numpy")
+    return out + [numpy.random.get_state()[2]] if numpy is not None else out
+
+
 class Workers:
     """In the process of the loop, and in that of each worker."""
 
@@ -106,19 +116,22 @@ class Workers:
 
         def first(index):
             del fetcher.fetch  # the class's own from here on
+            positions, samples = _positions(torch), len(index) if hasattr(index, "__len__") else 1
             data = fetch(index)
             try:
-                self.report(info, before, states_of(torch, dataset))
+                drawn = [(b - a) % PERIOD for a, b in zip(positions, _positions(torch))]
+                many = max(drawn) >= samples
+                self.report(info, before, states_of(torch, dataset), many)
             except Exception:  # a full disk
                 pass
             return data
 
         fetcher.fetch = first
 
-    def report(self, info, before, after):
+    def report(self, info, before, after, many):
         parent = sys.modules["multiprocessing.process"].parent_process()
         used = {k: state for k, state in sorted(before.items()) if after.get(k) != state}
-        line = {"seed": info.seed - info.id, "worker": info.id, "states": used}
+        line = {"seed": info.seed - info.id, "worker": info.id, "states": used, "many": many}
         file = os.open(self.path(parent.pid), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, (json.dumps(line) + "\n").encode())
@@ -128,8 +141,8 @@ class Workers:
     # ---- in the process of the loop --------------------------------------------------------------
 
     def of(self, seed):
-        """[[worker, {generator: digest of its state}]] of the pass with that seed: generators that
-        were used.
+        """[[worker, {generator: digest of its state}, whether it drew a number for each sample]] of
+        the pass with that seed: generators that were used.
         """
         try:
             with open(self.path(os.getpid()), "rb") as file:
@@ -142,7 +155,7 @@ class Workers:
         self.lines += [json.loads(line) for line in whole.splitlines()]
         found = [line for line in self.lines if line["seed"] == seed]
         self.lines = [line for line in self.lines if line["seed"] != seed][-1024:]
-        return [[line["worker"], line["states"]] for line in found]
+        return [[line["worker"], line["states"], line["many"]] for line in found]
 
     def finish(self):
         try:
