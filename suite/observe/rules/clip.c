@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 #include "kernels/core/text.h"
@@ -14,8 +15,8 @@ static const ls_tol one_clip =
 
 typedef struct clips {
     int calls, norms, tensors, wrong; /* norms: recomputed */
-    int acting;                       /* calls whose limit was exceeded */
-    int unchanged; /* tensors that are clipped as they were: no factor came between */
+    int acting, beyond; /* calls whose limit was exceeded: in detailed steps, in others */
+    int unchanged;      /* tensors that are clipped as they were: no factor came between */
     ls_job_names names;
     char first[240];
     const char *at;
@@ -87,6 +88,27 @@ static double norm_room(const set_sum *set, ls_unit unit)
     return elements + tensors + 4 * u + 2 * unit.u;
 }
 
+/* Whether the norm may be one of gradients that earlier calls of the step have clipped already: by
+ * norm it is theirs times the factor of some, by value at most theirs. */
+static bool fits_norm(const ls_observe_step *step, const ls_call *call, double returned,
+                      double norm, double room)
+{
+    double factor = 1;
+    bool value = false;
+    ls_trace_each_kind(earlier, step, LS_CALL_CLIP) {
+        if (earlier >= call) {
+            break;
+        }
+        double one = is_value_clip(earlier) ? 1 : coefficient_of(earlier);
+        value = value || is_value_clip(earlier);
+        factor *= one;
+        if (fabs(returned - norm * one) <= room || fabs(returned - norm * factor) <= room) {
+            return true;
+        }
+    }
+    return fabs(returned - norm) <= room || (value && returned <= norm + room);
+}
+
 /* False where sets of that many parameters are known and none has the norm that was returned. */
 static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call, int index,
                        ls_unit unit, clips *all)
@@ -105,7 +127,7 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
             continue;
         }
         double norm = sqrt(set.square), room = norm_room(&set, unit) * norm;
-        if (fabs(returned - norm) <= room) {
+        if (fits_norm(samples->step[rank], call, returned, norm, room)) {
             all->norms++;
             return true;
         }
@@ -124,24 +146,43 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
     return false;
 }
 
-static bool is_clipped_by_value(const ls_values *base, const ls_values *clipped, double limit)
+/* Which of a step's clip calls a tensor was given to is not known. Of a few, every subset is a way;
+ * of more, each call alone and all together. */
+static int count_ways(int calls)
 {
-    for (int64_t i = 0; i < base->count; i++) {
-        double wanted = fmax(-limit, fmin(limit, base->v[i]));
-        double room = clipped->unit.u * limit; /* the limit in the gradient's type */
-        if (!isnan(base->v[i]) &&
-            fabs(clipped->v[i] - wanted) > (wanted == base->v[i] ? 0 : room)) {
-            return false;
-        }
-    }
-    return true;
+    enum { FEW = 6 };
+    return calls <= FEW ? (1 << calls) - 1 : calls + 1;
 }
 
-static bool is_clipped_by_norm(const ls_values *base, const ls_values *clipped, double factor)
+static bool takes(int way, int calls, int call)
 {
+    bool subsets = count_ways(calls) > calls + 1 || calls == 1;
+    return subsets ? ((way + 1) >> call & 1) != 0 : way == call || way == calls;
+}
+
+/* The calls that it was given to act in their order, each on what the one before left. */
+static bool is_explained_by(const ls_observe_step *step, int way, int calls, const ls_values *base,
+                            const ls_values *clipped, double before)
+{
+    ls_unit unit = clipped->unit;
     for (int64_t i = 0; i < base->count; i++) {
-        double wanted = base->v[i] * factor;
-        double room = one_clip.value * (clipped->unit.u * fabs(wanted) + clipped->unit.eta);
+        double wanted = base->v[i] * before, times = one_clip.value;
+        double room = before == 1 ? 0 : times * (unit.u * fabs(wanted) + unit.eta);
+        int index = 0;
+        ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+            double limit = ls_event_number(call->json, limit, INFINITY);
+            if (!takes(way, calls, index++)) {
+                continue;
+            }
+            if (is_value_clip(call)) {
+                room += fabs(wanted) <= limit ? 0 : unit.u * limit; /* it in the gradient's type */
+                wanted = fmax(-limit, fmin(limit, wanted));
+            } else {
+                double factor = coefficient_of(call);
+                wanted *= factor;
+                room = room * factor + times * (unit.u * fabs(wanted) + unit.eta);
+            }
+        }
         if (isfinite(wanted) && !(fabs(clipped->v[i] - wanted) <= room)) {
             return false;
         }
@@ -149,22 +190,14 @@ static bool is_clipped_by_norm(const ls_values *base, const ls_values *clipped, 
     return true;
 }
 
-/* Whether one of the step's clip calls before its step explains the tensor, or none touched it. */
-static bool is_explained(const ls_observe_step *step, const ls_values *base,
+static bool is_explained(const ls_observe_step *step, int calls, const ls_values *base,
                          const ls_values *clipped, double before)
 {
-    bool norms = false;
-    double product = before;
-    ls_trace_each_kind(call, step, LS_CALL_CLIP) {
-        if (is_value_clip(call)
-                ? is_clipped_by_value(base, clipped, ls_event_number(call->json, limit, INFINITY))
-                : is_clipped_by_norm(base, clipped, before * coefficient_of(call))) {
-            return true;
-        }
-        product *= is_value_clip(call) ? 1 : coefficient_of(call);
-        norms = norms || !is_value_clip(call);
+    bool explained = false;
+    for (int way = 0; way < count_ways(calls) && !explained; way++) {
+        explained = is_explained_by(step, way, calls, base, clipped, before);
     }
-    return norms && is_clipped_by_norm(base, clipped, product);
+    return explained;
 }
 
 static void judge_clipped_tensor(const ls_samples *samples, int rank, const char *name, int index,
@@ -178,9 +211,10 @@ static void judge_clipped_tensor(const ls_samples *samples, int rank, const char
         !ls_samples_overflow(&base)) {
         bool factor = !isnan(all->scaled_before);
         all->tensors++;
-        all->unchanged += is_explained(step, &base, &clipped, 1);
-        if (!is_explained(step, &base, &clipped, 1) &&
-            !(factor && is_explained(step, &base, &clipped, all->scaled_before)) &&
+        bool explained = is_explained(step, all->calls, &base, &clipped, 1);
+        all->unchanged += explained;
+        if (!explained &&
+            !(factor && is_explained(step, all->calls, &base, &clipped, all->scaled_before)) &&
             !(all->calls > 1 && ls_samples_equal(&base, &clipped))) {
             all->wrong++;
             ls_job_add_name(&all->names, name);
@@ -281,6 +315,105 @@ static void judge_clip_step(const ls_samples *samples, int rank, clips *all,
     }
 }
 
+/* ---- parts of one model ---------------------------------------------------------------------- */
+
+/* Parameters of a rank's optimizer; unknown: copies that no model has. */
+static int count_held(const ls_observe_rank *rank, int optimizer, bool *unknown)
+{
+    int count = 0;
+    const ls_event *group;
+    ls_event_each(group, ls_event_list(ls_job_optimizer(rank, optimizer), groups)) {
+        count += ls_event_count(ls_event_list(group, params));
+        *unknown = *unknown || ls_event_holds(ls_event_list(group, params), "?");
+    }
+    return count;
+}
+
+/* The step's one clip by norm, of all that an optimizer of the rank holds; NULL: none such. */
+static const ls_call *clip_of_all(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    int first = step == NULL ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
+    const ls_call *call = first < 0 ? NULL : &step->call[first];
+    bool unknown = false;
+    if (call == NULL || ls_trace_find(step, LS_CALL_CLIP, first + 1) >= 0 || call->times > 1 ||
+        is_value_clip(call) || isnan(ls_event_number(call->json, norm, NAN))) {
+        return NULL;
+    }
+    int held = count_held(rank, call->optimizer, &unknown);
+    /* a tensor alone may be clipped by its own norm, whoever holds it */
+    bool several = held > 1 || (held == 1 && unknown);
+    return several && ls_event_int(call->json, params, -1) == held ? call : NULL;
+}
+
+/* Whether the optimizers hold other parameters on that rank than on the first, or copies of them.
+ */
+static bool holds_others(const ls_observe_trace *trace, int rank, int a, int b)
+{
+    bool unknown = false;
+    const ls_event *group, *name;
+    count_held(&trace->rank[0], a, &unknown);
+    ls_event_each(group, ls_event_list(ls_job_optimizer(&trace->rank[0], a), groups)) {
+        ls_event_each(name, ls_event_list(group, params)) {
+            bool found = false;
+            const ls_event *other;
+            ls_event_each(other, ls_event_list(ls_job_optimizer(&trace->rank[rank], b), groups)) {
+                found = found || (ls_event_is_text(name) &&
+                                  ls_event_holds(ls_event_list(other, params), name->text));
+            }
+            if (!found) {
+                return true;
+            }
+        }
+    }
+    return unknown;
+}
+
+/* Replicas whose gradients are equal: where an optimizer of each rank holds a part of the model,
+ * the norm is that of all parts, or each part is scaled by another factor. */
+static bool judge_parts(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *own = &trace->rank[0];
+    if (trace->world < 2 || !(ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace))) {
+        return false;
+    }
+    set_sum whole = {.with_gradient = own->tensor_count};
+    ls_unit unit = {.u = 0x1p-24};
+    for (int i = 0; i < own->tensor_count; i++) {
+        ls_unit type = ls_samples_unit(own->tensor[i].type);
+        unit = type.u > unit.u ? type : unit;
+        whole.largest =
+            own->tensor[i].elements > whole.largest ? own->tensor[i].elements : whole.largest;
+    }
+    ls_trace_each_step(step, own) {
+        const ls_call *call = clip_of_all(own, step);
+        for (int k = 1; k < trace->world && call != NULL; k++) {
+            const ls_observe_rank *rank = &trace->rank[k];
+            const ls_call *other = clip_of_all(rank, ls_trace_step(rank, step->step->step));
+            if (other == NULL || strcmp(call->at, other->at) != 0 ||
+                !holds_others(trace, k, call->optimizer, other->optimizer)) {
+                continue;
+            }
+            double a = ls_event_number(call->json, norm, NAN);
+            double b = ls_event_number(other->json, norm, NAN);
+            double room = 2 * norm_room(&whole, unit) * fmax(a, b);
+            if (fabs(a - b) > room && coefficient_of(call) != coefficient_of(other)) {
+                ls_verdict_fail(&out->verdict,
+                                "step %lld: rank 0 scales by limit/norm of %.6g, rank %d by that "
+                                "of %.6g",
+                                (long long)step->step->step, a, k, b);
+                ls_verdict_cause(&out->verdict,
+                                 "each rank clips by the norm of the parameters that its own "
+                                 "optimizer holds: parts of one model are scaled differently");
+                ls_finding_blame(out, call->at,
+                                 "sum the squares of the norms over the ranks, and clip by the "
+                                 "root of that (clip_grads_with_norm_)");
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* A limit of 0 leaves no gradient: many scripts mean "do not clip" by it. */
 static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -355,8 +488,15 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
     int clipped = 0;
     for (int k = 0; k < trace->world; k++) {
         for (int i = 0; i < trace->rank[k].step_count; i++) {
-            clipped += ls_trace_find(&trace->rank[k].step[i], LS_CALL_CLIP, 0) >= 0;
+            const ls_observe_step *step = &trace->rank[k].step[i];
+            clipped += ls_trace_find(step, LS_CALL_CLIP, 0) >= 0;
+            ls_trace_each_kind(call, step, LS_CALL_CLIP) {
+                all.beyond += !step->detail && !is_value_clip(call) && coefficient_of(call) < 1;
+            }
         }
+    }
+    if (trace->attached && clipped > 0 && judge_parts(trace, out)) {
+        return;
     }
     if (clipped == 0 || ls_job_reduces_itself(trace)) {
         ls_verdict_set(&out->verdict, clipped == 0 ? LS_SKIP : LS_UNSUPPORTED, "%s",
@@ -384,11 +524,16 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
     }
     if (all.tensors == 0) {
         ls_verdict_set(&out->verdict, LS_WEAK, "no detailed step has samples of clipped gradients");
-    } else if (all.acting == 0) {
-        ls_verdict_set(&out->verdict, LS_WEAK, "no gradient exceeded the limit in a detailed step");
+    } else if (all.acting == 0 && all.beyond > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "no gradient exceeded the limit in a detailed step, and %d did in others",
+                       all.beyond);
+    } else if (all.acting == 0 && all.norms == 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP, "no gradient exceeded the limit in any step");
     }
     ls_verdict_pass(&out->verdict, all.tensors + all.norms,
-                    "%d clipped tensors recomputed, and %d norms", all.tensors, all.norms);
+                    "%d clipped tensors recomputed, and %d norms%s", all.tensors, all.norms,
+                    all.acting == 0 ? "; none exceeded the limit" : "");
 }
 
 /* ---- optimizer.unscaled ---------------------------------------------------------------------- */

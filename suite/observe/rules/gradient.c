@@ -57,7 +57,8 @@ static const ls_tol clipped_share =
 typedef struct row {
     const char *name;
     int64_t count;
-    bool own;                /* relative to its own size */
+    bool own;  /* relative to its own size */
+    bool zero; /* in FP64 nothing but rounding: what f32 adds says nothing of others */
     double f32, job, fitted; /* fitted: the job's gradient as a multiple of FP64's */
     double left;             /* what that multiple leaves, relative like the others */
 } row;
@@ -73,7 +74,9 @@ typedef struct table {
 
 typedef struct tally {
     int tensors;
-    int coarse, blind; /* whose limit shows nothing: compared by their multiple, or not at all */
+    int zero;          /* whose true gradient is 0 */
+    int coarse, blind; /* of the others: whose limit shows nothing: compared by their multiple, or
+                          not at all */
     double worst, worst_limit;
     char worst_name[120];
     char excluded[300]; /* names of parameters that are not compared */
@@ -148,7 +151,8 @@ static row make_row(const char *name, const ls_values *exact, const ls_values *f
     return (row){.name = name,
                  .count = exact->count,
                  .own = own >= share && own > 0,
-                 .f32 = size > 0 ? sqrt(squares_of(f32, exact)) / size : 0,
+                 .zero =
+                     own<share * 0x1p-24, .f32 = size> 0 ? sqrt(squares_of(f32, exact)) / size : 0,
                  .job = size > 0 ? sqrt(squares_of(job, exact)) / size : 0,
                  .fitted = fitted,
                  .left = size > 0 ? sqrt(left) / size : 0};
@@ -157,11 +161,13 @@ static row make_row(const char *name, const ls_values *exact, const ls_values *f
 static double median_of(const table *t)
 {
     double *value = ls_list_make((size_t)t->count + 1, sizeof *value);
+    int count = 0;
     for (int i = 0; i < t->count; i++) {
-        value[i] = t->row[i].f32;
+        value[count] = t->row[i].f32;
+        count += !t->row[i].zero;
     }
-    ls_sort_doubles(value, t->count);
-    double middle = value[t->count / 2]; /* 0 of none */
+    ls_sort_doubles(value, count);
+    double middle = count > 0 ? value[count / 2] : 0;
     free(value);
     return middle;
 }
@@ -174,7 +180,10 @@ static table make_table(const source *from, const ls_observe_rank *rank)
     for (int i = 0; i < rank->tensor_count; i++) {
         ls_values exact, f32, job;
         if (read_three(from, rank->tensor[i].name, &exact, &f32, &job)) {
-            t.row[t.count++] = make_row(rank->tensor[i].name, &exact, &f32, &job, whole, elements);
+            t.row[t.count] = make_row(rank->tensor[i].name, &exact, &f32, &job, whole, elements);
+            t.row[t.count].zero &=
+                from->network == NULL; /* on the job's branches f32 is its type */
+            t.count++;
             const row *last = &t.row[t.count - 1];
             t.precise += last->job < ls_compare_bounds_weak_share().factor * last->f32;
             off_f32 += squares_of(&f32, &exact);
@@ -367,6 +376,24 @@ static void report_hooks(const ls_samples *samples, int rank, const source *from
                      hooks);
 }
 
+/* torch.compile has a checkpoint draw again in backward; a backend that does not keep the state of
+ * the generator gives gradients of other masks. The script is as PyTorch documents it. */
+static void report_redrawn(const ls_samples *samples, int rank, const table *t, int last, int wrong,
+                           ls_observe_finding *out)
+{
+    ls_finding_set(
+        out, LS_WEAK, "", NULL,
+        "compare the gradients with those of the model without torch.compile, from one "
+        "seed",
+        "step %lld, rank %d: the gradient of %s is off by %.2g of that of the model that "
+        "is not compiled; %d of %d tensors are",
+        (long long)samples->number, rank, t->row[last].name, t->row[last].job, wrong, t->count);
+    ls_verdict_cause(&out->verdict,
+                     "activations with dropout are computed again in backward, under "
+                     "torch.compile: where that draws other masks than forward did, the gradient "
+                     "is not that of the loss");
+}
+
 /* Hooks on what a module returned: the module itself is right for the gradient that they leave. */
 static void judge_outputs(const ls_samples *samples, int rank, ls_observe_finding *out)
 {
@@ -443,8 +470,9 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
     for (int i = 0; i < t.count; i++) {
         double limit = limit_of(&t, &t.row[i], coarse, batch);
         all->tensors++;
+        all->zero += t.row[i].zero;
         all->coarse += limit > shown.value && has_multiple(&t.row[i]);
-        all->blind += limit > shown.value && !has_multiple(&t.row[i]);
+        all->blind += limit > shown.value && !has_multiple(&t.row[i]) && !t.row[i].zero;
         if (t.forced ? !(t.row[i].job <= limit) : is_wrong(&t.row[i], limit)) {
             wrong++;
             last = i;
@@ -475,6 +503,9 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
         network != NULL ? "" : ls_dumpfile_text(samples->file[rank], "again_hooks", "");
     if (wrong > 0 && hooks[0] != '\0') {
         report_hooks(samples, rank, &from, &t, last, wrong, hooks, out);
+    } else if (wrong > 0 && network == NULL &&
+               ls_dumpfile_text(samples->file[rank], "again_redrawn", "")[0] != '\0') {
+        report_redrawn(samples, rank, &t, last, wrong, out);
     } else if (wrong > 0) {
         report(samples->trace, rank, samples->number, &t, last, wrong,
                limit_of(&t, &t.row[last], coarse, batch), out);
@@ -497,14 +528,15 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
         ls_verdict_set(&out->verdict, was_asked(trace) ? LS_UNSUPPORTED : LS_SKIP, "%s%s",
                        was_asked(trace) ? "no step was run again in FP64: " : "not asked for",
                        was_asked(trace) ? why : "");
-    } else if (all->blind * 2 > all->tensors) {
+    } else if (all->blind * 2 > all->tensors - all->zero) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "in %d of %d tensors the job's type itself costs more than %.0f %% of the "
                        "gradient: nothing smaller shows",
-                       all->blind, all->tensors, 100 * shown.value);
+                       all->blind, all->tensors - all->zero, 100 * shown.value);
     }
     LS_TEXT(coarse, 120, "; %d of them by their multiple alone, %d not at all", all->coarse,
             all->blind);
+    LS_TEXT(zero, 60, "; of %d the true gradient is 0", all->zero);
     LS_TEXT(excluded, 400, "; used also outside the modules that ran again, and not compared: %s",
             all->excluded);
     LS_TEXT(nearest, 300, "; nearest to its limit is %s, off by %.2g of itself (limit %.2g)",
@@ -513,10 +545,11 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
         ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
                             rounding.why);
     }
-    ls_verdict_pass(
-        &out->verdict, all->tensors - all->blind, "%d gradients compared with FP64%s%s%s",
-        all->tensors, all->worst_name[0] != '\0' ? nearest : "",
-        all->coarse + all->blind > 0 ? coarse : "", all->excluded[0] != '\0' ? excluded : "");
+    ls_verdict_pass(&out->verdict, all->tensors - all->blind - all->zero,
+                    "%d gradients compared with FP64%s%s%s%s", all->tensors,
+                    all->worst_name[0] != '\0' ? nearest : "",
+                    all->coarse + all->blind > 0 ? coarse : "", all->zero > 0 ? zero : "",
+                    all->excluded[0] != '\0' ? excluded : "");
 }
 
 /* Dumps of the protocol: the network of each of the first ones is run again. */

@@ -38,6 +38,24 @@ static bool was_run(const ls_observe_rank *rank, int model)
     return false;
 }
 
+/* Whether a detailed step was one of an optimizer that holds the parameter, or none holds it: what
+ * trains in turn with others may have no such step. */
+static bool was_stepped(const ls_observe_rank *rank, const char *name)
+{
+    int optimizer = -1, group;
+    bool held = false;
+    while (ls_job_group(rank, name, optimizer, &optimizer, &group) != NULL) {
+        held = true;
+        ls_trace_each_step(step, rank) {
+            const ls_call *call;
+            if (step->detail && ls_job_steps_of(step, optimizer, &call) > 0) {
+                return true;
+            }
+        }
+    }
+    return !held;
+}
+
 void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     if (!ls_reduction_concerns(trace, out)) {
@@ -45,7 +63,7 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     }
     const ls_observe_rank *rank = &trace->rank[0];
     ls_job_names unused = {0}, allowed = {0};
-    int seen = 0, known = 0;
+    int seen = 0, known = 0, unstepped = 0;
     const char *at = "";
     for (int i = 0; i < rank->tensor_count && ls_samples_next(trace, 0) != 0; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
@@ -56,6 +74,9 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
         if (gets_gradient(trace, tensor->name, out)) {
             seen++;
         } else if (!was_run(rank, tensor->model)) {
+            continue;
+        } else if (!was_stepped(rank, tensor->name)) {
+            unstepped++;
             continue;
         } else if (!ls_event_bool(model, find_unused, false) &&
                    !ls_event_bool(model, static_graph, false)) {
@@ -77,6 +98,10 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
                        "%d trainable parameters of a model in DistributedDataParallel never get a "
                        "gradient: %s",
                        unused.count, ls_job_names_text(&unused));
+    }
+    if (unstepped > 0) {
+        ls_verdict_set(&out->verdict, LS_WEAK,
+                       "the optimizers of %d parameters stepped in no detailed step", unstepped);
     }
     if (allowed.count > 0) {
         ls_finding_blame(out, "", "never trained: %s", ls_job_names_text(&allowed));

@@ -1,4 +1,5 @@
 /* Whether the ranks hold the same values where data-parallel training promises it. */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
@@ -442,19 +443,151 @@ static void pass_steps(const ls_observe_trace *trace, const compared *c, const c
                     (long long)c->steps, (long long)c->of);
 }
 
+static bool is_held(const ls_observe_rank *rank, const char *name)
+{
+    int optimizer, group;
+    return ls_job_group(rank, name, -1, &optimizer, &group) != NULL;
+}
+
+/* Whether a rank's optimizers hold state of parameters that another rank's do not: they are dealt
+ * to the ranks by name, or as parts of copies that no model knows, while its own are in no
+ * optimizer. common: parameters whose state several ranks hold, or may hold. */
+static bool holds_other_state(const ls_observe_trace *trace, int *common)
+{
+    const ls_observe_rank *first = &trace->rank[0];
+    bool dealt = false;
+    *common = 0;
+    for (int i = 0; i < first->tensor_count; i++) {
+        const char *name = first->tensor[i].name;
+        int holders = 0;
+        for (int k = 0; k < trace->world; k++) {
+            holders += is_held(&trace->rank[k], name);
+        }
+        bool copied = holders == 0 && first->tensor[i].trainable && is_held(first, "?");
+        dealt = dealt || copied || (holders > 0 && holders < trace->world);
+        *common += copied || holders > 1;
+    }
+    return dealt;
+}
+
+/* A sample that all ranks have: whether it is the same on all; -1: not all have it. */
+static int is_same(const ls_samples *samples, const char *group, const char *name)
+{
+    const ls_dumpfile_entry *first = ls_samples_find(samples->file[0], group, name, NULL);
+    bool same = true;
+    for (int k = 1; k < samples->world; k++) {
+        const ls_dumpfile_entry *other = ls_samples_find(samples->file[k], group, name, NULL);
+        if (first == NULL || other == NULL) {
+            return -1;
+        }
+        same = same && ls_dumpfile_equal(first, other);
+    }
+    return first == NULL ? -1 : same;
+}
+
+/* What the script multiplies the gradient by that autograd gave; NaN: no one factor. */
+static double multiple_of(const ls_samples *samples, int rank, const char *name)
+{
+    ls_values own = ls_samples_read(samples->file[rank], "local", name, NULL);
+    ls_values used = ls_samples_read(samples->file[rank], "used", name, NULL);
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < own.count && i < used.count; i++) {
+        product += own.v[i] * used.v[i];
+        square += own.v[i] * own.v[i];
+    }
+    ls_samples_free(&own);
+    ls_samples_free(&used);
+    return square > 0 ? product / square : NAN;
+}
+
+static bool has_gradient(const ls_samples *samples, const char *name)
+{
+    ls_values own = ls_samples_read(samples->file[0], "local", name, NULL);
+    bool some = own.v != NULL && !ls_samples_zero(&own) && !ls_samples_overflow(&own);
+    ls_samples_free(&own);
+    return some;
+}
+
+static void fail_replicated(const ls_samples *samples, ls_job_names *names, const char *first,
+                            ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[0], *last = samples->step[samples->world - 1];
+    int clip = ls_trace_find(step, LS_CALL_CLIP, 0), other = ls_trace_find(last, LS_CALL_CLIP, 0);
+    double a = clip < 0 ? NAN : ls_event_number(step->call[clip].json, norm, NAN);
+    double b = other < 0 ? NAN : ls_event_number(last->call[other].json, norm, NAN);
+    const char *advice =
+        "sum the squares of the norm over the ranks, those of replicated parameters "
+        "once, so that all ranks have one factor";
+    ls_verdict_fail(&out->verdict,
+                    "step %lld: the ranks hold equal values and make equal gradients of %d "
+                    "parameters, and step by different ones: %s",
+                    (long long)samples->number, names->count, ls_job_names_text(names));
+    if (a == a && b == b && a != b) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank clips by the norm of what it holds, %.6g and %.6g: replicated "
+                         "parameters are scaled differently, and drift apart",
+                         a, b);
+        ls_finding_blame(out, step->call[clip].at, "%s", advice);
+        return;
+    }
+    ls_verdict_cause(&out->verdict,
+                     "between backward and step each rank changes them by itself: times %.6g on "
+                     "rank 0, %.6g on rank %d: a norm of what a rank holds, not of the model",
+                     multiple_of(samples, 0, first),
+                     multiple_of(samples, samples->world - 1, first), samples->world - 1);
+    ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
+}
+
+/* A model that the script divides by itself: what is equal on all ranks before a step, and gets
+ * equal gradients there, is replicated, and stays equal. */
+static bool judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_samples_each(samples, trace, 0, out->verdict.code != LS_FAIL, out) {
+        ls_job_names names = {0};
+        const char *first = NULL;
+        for (int i = 0; i < trace->rank[0].tensor_count && samples.count == trace->world; i++) {
+            const char *name = trace->rank[0].tensor[i].name;
+            if (is_same(&samples, "param", name) == 1 && is_same(&samples, "local", name) == 1 &&
+                is_same(&samples, "used", name) == 0 && is_same(&samples, "next", name) == 0 &&
+                has_gradient(&samples, name)) {
+                first = first == NULL ? name : first;
+                ls_job_add_name(&names, name);
+            }
+        }
+        if (names.count > 0) {
+            fail_replicated(&samples, &names, first, out);
+        }
+    }
+    return out->verdict.code == LS_FAIL;
+}
+
 static void judge_digests(const ls_observe_trace *trace, ls_record_digest which, const char *word,
                           const char *group, const char *what, ls_observe_finding *out)
 {
     compared c = compare_steps(trace, which);
     ls_split at = c.split;
     bool by_hand = at.step != 0 && splits_by_hand(trace, group, &at);
+    if (at.step != 0 && which == LS_RECORD_PARAM && is_by_hand(trace) &&
+        judge_replicated(trace, out)) {
+        return;
+    }
     if (at.step != 0 && is_excused(trace, by_hand, out)) {
         return;
     }
-    if (at.step != 0 && !by_hand && which == LS_RECORD_PARAM && has_untrained_difference(trace)) {
+    bool untrained = which == LS_RECORD_PARAM && has_untrained_difference(trace);
+    int common = 0;
+    bool dealt = which == LS_RECORD_STATE && holds_other_state(trace, &common);
+    if (at.step != 0 && !by_hand && (untrained || dealt)) {
         int sampled = 0;
         at = find_sampled_split(trace, group, &sampled, out);
-        if (at.step == 0) {
+        if (at.step == 0 && dealt && common == 0) {
+            ls_verdict_set(&out->verdict, LS_SKIP, "no two ranks hold state of one parameter");
+        } else if (at.step == 0 && dealt) {
+            ls_verdict_set(&out->verdict, sampled > 0 ? LS_WEAK : LS_UNSUPPORTED,
+                           "each rank's optimizer holds state of parameters that others do not; of "
+                           "what several hold, samples are equal after %d of %lld steps",
+                           sampled, (long long)c.of);
+        } else if (at.step == 0) {
             ls_verdict_set(&out->verdict, LS_WEAK,
                            "a model that is not trained differs by rank, and digests are of all "
                            "models: samples of the others are equal after %d of %lld steps",
@@ -476,7 +609,7 @@ void ls_rules_replicas_step(const ls_observe_trace *trace, ls_observe_finding *o
 
 void ls_rules_replicas_state(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!concerns(trace, out)) {
+    if (!concerns(trace, out) || ls_job_has_no_tensors(trace, out)) {
         return;
     }
     const char *class = ls_job_sharded_optimizer(trace);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/text.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/mean.h"
 
 int64_t ls_split_next_step(const ls_observe_trace *trace, int64_t n)
 {
@@ -208,6 +209,18 @@ static bool blame_between(const ls_observe_trace *trace, int64_t step, ls_observ
     return true;
 }
 
+/* Gradients that differ because a wrapper's forward did not run. */
+static bool blame_idle(const ls_samples *samples, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    for (int i = 0; i < rank->tensor_count; i++) {
+        if (ls_samples_find(samples->file[0], "local", rank->tensor[i].name, NULL) != NULL) {
+            return ls_mean_blame_idle(samples, 0, rank->tensor[i].model, out);
+        }
+    }
+    return false;
+}
+
 /* From samples of the step itself: which of parameters, gradients and step differ. */
 static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observe_finding *out)
 {
@@ -228,6 +241,8 @@ static void blame_samples(const ls_samples *samples, int64_t split_at, ls_observ
                              ls_job_names_text(&params));
         }
         ls_finding_blame(out, at, "change parameters on all ranks alike, or broadcast them after");
+    } else if (of_used && used.count > 0 && blame_idle(samples, out)) {
+        return;
     } else if (of_used && used.count > 0) {
         ls_verdict_cause(&out->verdict, "the ranks step by different gradients: %s",
                          ls_job_names_text(&used));

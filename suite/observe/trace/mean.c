@@ -338,19 +338,30 @@ static const char *bypass_of(const ls_observe_rank *rank)
     return "";
 }
 
+bool ls_mean_blame_idle(const ls_samples *samples, int rank, int model, ls_observe_finding *out)
+{
+    int synced, all;
+    const ls_observe_step *step = samples->step[rank];
+    const ls_event *event = ls_job_model(&samples->trace->rank[rank], model);
+    if (step == NULL || !ls_job_model_is_ddp(event) ||
+        forward_of(step, model, &synced, &all) != NULL) {
+        return false;
+    }
+    const char *inside = bypass_of(&samples->trace->rank[rank]);
+    const char *backward = ls_trace_place(step, LS_CALL_BACKWARD);
+    ls_finding_explain(out, inside[0] != '\0' ? inside : backward,
+                       "not reduced: the wrapper is never called in the step, the module "
+                       "inside it (.module) is: DistributedDataParallel knows of no forward",
+                       "call the wrapped model, not its .module, for the training forward");
+    return true;
+}
+
 /* The whole of a wrapped model: the wrapper learns of a backward by its own forward. */
 static void blame_forward(const ls_samples *samples, const ls_unreduced *u, ls_observe_finding *out)
 {
     int synced, all;
     const ls_call *first = forward_of(samples->step[u->rank], u->model, &synced, &all);
-    const char *backward = ls_trace_place(samples->step[u->rank], LS_CALL_BACKWARD);
-    if (first == NULL) {
-        const char *inside = bypass_of(&samples->trace->rank[u->rank]);
-        ls_finding_explain(out, inside[0] != '\0' ? inside : backward,
-                           "not reduced: the wrapper is never called in the step, the module "
-                           "inside it (.module) is: DistributedDataParallel knows of no forward",
-                           "call the wrapped model, not its .module, for the training forward");
-    } else if (synced == 0) {
+    if (synced == 0) {
         ls_verdict_cause(&out->verdict,
                          "not reduced: the forward of this backward runs inside no_sync(), and it "
                          "is the forward that counts: all %d of the step do",
@@ -376,6 +387,8 @@ void ls_mean_unreduced_blame(const ls_samples *samples, const ls_unreduced *u,
                            "make their module a part of the model that is wrapped");
     } else if (plan.reductions == 0) {
         blame_no_sync(samples, u, plan.backwards, out);
+    } else if (ls_mean_blame_idle(samples, u->rank, u->model, out)) {
+        return; /* those that are not wrong have gradients of 0 */
     } else if (u->wrong < u->tensors) {
         blame_unknown(samples, u, out);
     } else {

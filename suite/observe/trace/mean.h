@@ -87,4 +87,8 @@ const char *ls_reduction_type(const ls_samples *samples, int rank, const char *n
 /* The type in which a model's hook sends gradients. */
 void ls_reduction_set_sent(const ls_samples *samples, int rank, int model, ls_mean_plan *plan);
 
+/* Whether no forward of the step went through that model's DistributedDataParallel, which then
+ * reduces nothing: says so, and where the script calls what is in it. */
+bool ls_mean_blame_idle(const ls_samples *samples, int rank, int model, ls_observe_finding *out);
+
 #endif

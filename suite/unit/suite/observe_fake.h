@@ -73,6 +73,7 @@ typedef enum fake_fault {
     FAULT_HAND_OWN,      /* FAULT_HAND_PART, and the ranks start with biases of their own */
     FAULT_HAND_THRICE,   /* divided by the number of ranks three times */
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
+    FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
     FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
@@ -106,6 +107,11 @@ typedef enum fake_fault {
     FAULT_VALUE,       /* right: clipped by value */
     FAULT_MAX,         /* right: clipped by the largest element */
     FAULT_VALUE_OTHER, /* to 1.5 times the limit */
+    FAULT_VALUE_NORM,  /* right: by value, then by norm */
+    /* the ranks' optimizers hold other parameters: */
+    FAULT_DEALT,       /* right: state of their own */
+    FAULT_PARTS_WHOLE, /* right: clipped by one norm */
+    FAULT_PARTS,
     /* the step is by another gradient than the one it was given */
     FAULT_NEGATED,
     FAULT_STEP_SCALED,
@@ -158,6 +164,7 @@ typedef struct fake_state {
     FILE *file[FAKE_RANKS];
 } fake_state;
 
+static const double FAKE_NORM = 0.25; /* of FAULT_VALUE_NORM */
 static const double fake_lr = 0.125, fake_decay = 0.01, fake_momentum = 0.9;
 
 static inline bool fake_is(const fake_state *s, fake_fault fault)
@@ -173,6 +180,11 @@ static inline bool fake_is_hand(const fake_state *s)
 static inline bool fake_is_half(const fake_state *s)
 {
     return fake_is(s, FAULT_HALF) || fake_is(s, FAULT_LOST) || fake_is(s, FAULT_LARGE);
+}
+
+static inline bool fake_deals(const fake_state *s)
+{
+    return s->job->fault >= FAULT_DEALT && s->job->fault <= FAULT_PARTS;
 }
 
 /* Detailed steps. */
@@ -224,7 +236,8 @@ static inline void fake_backward(fake_state *s, int step)
             for (int i = 0; i < fake_count[t]; i++) {
                 x->local[i] = x->sizes[i] = x->sum[i] = 0;
                 for (int m = 0; m < s->job->micro; m++) {
-                    bool same = fake_is(s, FAULT_SAME_DATA) || fake_is(s, FAULT_HAND_SAME_DATA);
+                    bool same = fake_is(s, FAULT_SAME_DATA) || fake_is(s, FAULT_HAND_SAME_DATA) ||
+                                fake_is(s, FAULT_HAND_DRIFT);
                     int seed = same ? 0 : k;
                     float g = (float)scale * 0.1f *
                               ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
@@ -299,7 +312,9 @@ static inline void fake_prepare(fake_state *s)
                 float inverse = fake_is(s, FAULT_STILL_SCALED) ? 1 : (float)(1 / scale);
                 x->grad[i] = x->reduced[i] * inverse;
                 x->grad[i] *= fake_is(s, FAULT_UNSCALED_TWICE) ? inverse : 1;
-                squares += (double)x->grad[i] * x->grad[i];
+                float limit = fake_is(s, FAULT_VALUE_NORM) ? (float)s->job->clip : INFINITY;
+                float within = fmaxf(-limit, fminf(limit, x->grad[i]));
+                squares += (double)within * within;
                 most = fmax(most, fabs(x->grad[i]));
             }
         }
@@ -307,6 +322,7 @@ static inline void fake_prepare(fake_state *s)
         s->norm = fake_is(s, FAULT_MAX) ? most : s->norm;
         double by = s->job->clip != 0 ? fmin(1, s->job->clip / (s->norm + 1e-6)) : 1;
         by = fake_is(s, FAULT_UNCLIPPED) ? 1 : by;
+        by = fake_is(s, FAULT_VALUE_NORM) ? FAKE_NORM / (s->norm + 1e-6) : by;
         by *= fake_is(s, FAULT_CLIP_EACH) ? 0.75 : 1;
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
@@ -314,10 +330,14 @@ static inline void fake_prepare(fake_state *s)
                 float limit = (float)s->job->clip * (fake_is(s, FAULT_VALUE_OTHER) ? 1.5f : 1);
                 x->clipped[i] = fake_by_value(s) ? fmaxf(-limit, fminf(limit, x->grad[i]))
                                                  : x->grad[i] * (float)by;
+                x->clipped[i] = fake_is(s, FAULT_VALUE_NORM)
+                                    ? fmaxf(-limit, fminf(limit, x->grad[i])) * (float)by
+                                    : x->clipped[i];
                 x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
                 bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
                 x->used[i] *= again ? (float)s->job->world : 1;
+                x->used[i] *= fake_is(s, FAULT_HAND_DRIFT) && k == 1 ? 0.5f : 1;
             }
         }
     }
@@ -616,7 +636,9 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
             fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
     for (int t = 0; t < FAKE_TENSORS; t++) {
         bool lost = (fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2;
-        fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
+        if (!fake_deals(s) || t != (rank == 0 ? 1 : 2)) {
+            fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
+        }
     }
     fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",
             fake_is(s, FAULT_RATE_BUILT) ? fake_rate_of(s, rank) : fake_rate(s), fake_decay);
@@ -661,11 +683,17 @@ static inline void fake_write_sum(int elements, FILE *f)
 
 static inline void fake_write_clip(const fake_state *s, FILE *f)
 {
+    bool both = fake_is(s, FAULT_VALUE_NORM), own = fake_is(s, FAULT_PARTS) && f == s->file[1];
+    if (both) {
+        fprintf(f, ",{\"call\":\"clip\",\"how\":\"value\",\"limit\":%g,\"params\":%d}",
+                s->job->clip, FAKE_TENSORS);
+    }
     fprintf(f,
             ",{\"call\":\"clip\",\"how\":\"%s\",\"limit\":%g,\"norm\":%.17g,\"norm_type\":%s,"
-            "\"params\":%d,\"at\":\"train.py:23\"}",
-            fake_by_value(s) ? "value" : "norm", s->job->clip, s->norm,
-            fake_is(s, FAULT_MAX) ? "\"inf\"" : "2", FAKE_TENSORS);
+            "\"optimizer\":0,\"params\":%d,\"at\":\"train.py:23\"}",
+            fake_by_value(s) ? "value" : "norm", both ? FAKE_NORM : s->job->clip,
+            s->norm * (own ? 2 : 1), fake_is(s, FAULT_MAX) ? "\"inf\"" : "2",
+            FAKE_TENSORS - fake_is(s, FAULT_PARTS));
 }
 
 /* Forward and backward of a micro-step. */
@@ -769,7 +797,8 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
             "\"state\":\"%016llx\",\"buffer\":\"%d\"},\"ms\":{\"total\":1},\"detail\":%s,"
             "\"calls\":[",
             step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
-            fake_digest(s, rank, -1, true), rank, step <= fake_details(s) ? "true" : "false");
+            fake_digest(s, rank, -1, true) + (unsigned)(fake_is(s, FAULT_DEALT) * rank), rank,
+            step <= fake_details(s) ? "true" : "false");
     fake_write_calls(s, step, rank, rate, f);
     fprintf(f, "]}\n");
 }

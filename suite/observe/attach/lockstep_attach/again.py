@@ -32,6 +32,8 @@ from .samples import Sampler
 COMPUTED_OTHERWISE = 1e-3  # of the norm of outputs: in f32 the same forward stays far below it
 # of the norm of outputs: half types stay far below it, other dropout masks do not
 DRAWN_OTHERWISE = 0.25
+# times: two draws are as far apart as any two; rounding is a small part of that, or all there is
+DRAWN_APART = 2
 # Less of an output's gradient is rounding, not a gradient from outside: as times what rounding
 # moved the outputs by
 ROUNDED, ROUNDED_LEAST = 4, 1e-5
@@ -479,7 +481,7 @@ class Again:
             total = 0.0
             for record in records:
                 turn = self._prepare(record, copies[record.model], torch.float64)
-                outputs = self._forward(record, copies[record.model], turn)
+                outputs = self._forward(record, copies[record.model], turn, record.random)
                 for place, grad in record.grads.items():
                     total += float((outputs[place] * grad.double()).sum())
             return total
@@ -510,7 +512,8 @@ class Again:
         """Forward and backward of a copy; returns the user's own functions in it by name."""
         torch = self.hub.torch
         turn = self._prepare(record, module, dtype)
-        outputs = self._forward(record, module, turn)
+        outputs = self._forward(record, module, turn, record.random)
+        left = self._random()
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
         moved = self._compare(record, outputs)
@@ -521,11 +524,31 @@ class Again:
         pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
         with masks.drawn_once(self, record):
             torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
+        if not record.exact and not self._is_same_state(left, record.random):
+            self._draw_again(record, module, dtype, outputs, left)
         return called
 
-    def _forward(self, record, module, turn):
+    def _is_same_state(self, a, b):
+        return self.hub.torch.equal(a[0], b[0]) and all(
+            self.hub.torch.equal(a[1][index], value) for index, value in b[1].items()
+        )
+
+    def _draw_again(self, record, module, dtype, outputs, random):
+        """Where rounding is large, other random numbers than the job's do not show by themselves:
+        the copy is as far from the job then as from itself with others again.
+        """
+        with self.hub.torch.no_grad():
+            turn = self._prepare(record, module, dtype)
+            others = self._forward(record, module, turn, random)
+        for before, tensor, other in zip(record.outputs, outputs, others):
+            kept, drawn = (self._sample(t.detach()) for t in (tensor, other))
+            off, moves = float((kept - before).norm()), float((kept - drawn).norm())
+            if moves / DRAWN_APART < off < moves * DRAWN_APART:
+                raise Reason("the copy draws other random numbers than the job did")
+
+    def _forward(self, record, module, turn, random):
         torch = self.hub.torch
-        self._set_random(record.random)
+        self._set_random(random)
         args, kwargs = self._mapped((record.args, record.kwargs), turn)
         if record.path:
             module = dict(module.named_modules())[record.path]

@@ -190,7 +190,7 @@ class Autograd:
         hub.steps.detail.unhook()
         hub.scalers.gone_backward()
         if error is None:
-            ddp = any(m.kind == "ddp" for m in hub.models.live())
+            ddp = any(m.kind == "ddp" and m.trained for m in hub.models.live())
             hub.steps.detail.after_backward(ddp and sync)
 
     def before_change(self):

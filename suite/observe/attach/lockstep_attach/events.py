@@ -346,6 +346,18 @@ class Places:
             frame = frame.f_back
         return first
 
+    def of_module(self):
+        """Where the script called the outermost module of those that run now."""
+        frame, place, inside = sys._getframe(1), "", False
+        while frame is not None:
+            file = frame.f_code.co_filename
+            name, packaged = self.name_of(file)
+            if inside and name and not packaged:
+                place = "%s:%d" % (name[-TEXT:], frame.f_lineno)
+            inside = not name and file.endswith("module.py")
+            frame = frame.f_back
+        return place
+
     def of(self, function):
         """Where a function of the user's is defined, "" where that is not known."""
         code = getattr(function, "__code__", None)

@@ -132,7 +132,8 @@ def _attend(again, attention, noted, args, kwargs):
 @contextlib.contextmanager
 def drawn_once(again, record):
     """Around the copy's backward: where it computes activations again, the order does not say what
-    they dropped. From f32 on a CPU they draw alike in FP64.
+    they dropped. From f32 on a CPU they draw alike in FP64. Of a model that torch.compile calls the
+    copy is not compiled: where the two give other gradients is said by the rule.
     """
     dropout = again.hub.dropout.original
     attention = getattr(again.hub.torch.nn.functional, NAME, None)
@@ -147,9 +148,15 @@ def drawn_once(again, record):
             raise Reason("attention that drops is computed again in backward")
         return attention(*args, **kwargs)
 
+    def redrawn(input, p=0.5, training=True, inplace=False):
+        if training and p > 0:
+            again.hub.steps.detail.again_told["again_redrawn"] = "dropout"
+        return dropout(input, p, training, inplace)
+
     drops = record.dropped.masks or record.dropped.attention
     refuses = drops and not (record.exact and record.on_cpu)
-    with _in_place(again.hub, *((no_dropout, no_attention) if refuses else (None, None))):
+    others = (redrawn if record.model.compiled else None, None)
+    with _in_place(again.hub, *((no_dropout, no_attention) if refuses else others)):
         yield
 
 

@@ -78,6 +78,7 @@ class Model:
         self.autocast_inside = None
         self.reported = False
         self.called = False  # a forward of it was seen
+        self.trained = False  # one with gradients: a wrapper learns of a backward by it
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.refs = []  # of parameters and buffers
@@ -283,6 +284,7 @@ class Models:
         self.no_sync_at = None  # where the script last asked for it
         self.inside = ByObject()  # modules in wrappers that were never called: True
         self.bypassed = None  # where the script called such a module
+        self.unlook = None
         self.compiles = False  # torch.compile was called: forwards in what it made are not seen
         # of parts that the script put in eval mode: where, and whether another train() does so
         self.frozen = ByObject()
@@ -471,12 +473,30 @@ class Models:
         not yet. From here on the module in it is seen, too; not where something is compiled, which
         would be compiled again.
         """
+        self.hub.undo(self.unlook)
+        parts = set()
         for model in () if self.compiles else self.live():
             module = model.ref()
             if model.kind == "ddp" and not model.called and module is not None:
                 if not self.inside.get(module.module):
                     self.inside.put(module.module, True)
                     self._watch_class(module.module)
+                    parts.update(map(id, module.module.modules()))
+        if parts:
+            self._look_for_parts(parts)
+
+    def _look_for_parts(self, parts):
+        """Until the next backward: the module may never be called as a whole, but parts of it by
+        another module.
+        """
+
+        def look(module, inputs):
+            if self.bypassed is None and id(module) in parts and self.hub.own.grad:
+                self.bypassed = self.hub.places.of_module()
+
+        register = self.hub.torch.nn.modules.module.register_module_forward_pre_hook
+        self.unlook = register(lambda *args: self.hub.call(look, *args)).remove
+        self.hub.temporary.append(self.unlook)
 
     def _note_bypass(self, module):
         if self.inside.get(module) and self.hub.own.grad:
@@ -612,6 +632,7 @@ class Models:
             model.called = True
             if model.kind == "ddp":
                 self.inside.drop(module.module)
+        model.trained = model.trained or grad
         steps.before_forward(training, grad)
         entry = steps.note("forward", model=model.index, training=training, grad=grad)
         if model.kind == "ddp":

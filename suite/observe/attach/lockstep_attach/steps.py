@@ -19,14 +19,28 @@ class Schedule:
     doubles after 64 of them, and after every 32 more.
     """
 
-    SHIFTS = 4
+    SHIFTS, TRIES = 4, 3
 
     def __init__(self, every):
         self.every, self.count, self.limit = every, 0, 64
+        self.unseen = {}  # optimizer: its last step, and how many were foretold
+        self.extra = set()
 
     def wants(self, step):
         block, place = divmod(step, self.every)
-        return step <= 3 or place == block % min(self.SHIFTS, self.every)
+        return step <= 3 or place == block % min(self.SHIFTS, self.every) or step in self.extra
+
+    def stepped(self, optimizer, step, is_detail):
+        """An optimizer that steps rarely, and in no detailed step yet, is looked at when it steps
+        again, as far from now as it last did.
+        """
+        last, tries = self.unseen.get(optimizer, (0, 0))
+        if is_detail:
+            tries = self.TRIES
+        elif last < step and tries < self.TRIES:
+            tries += 1
+            self.extra.add(2 * step - last)
+        self.unseen[optimizer] = (step, tries)
 
     def take(self, step):
         """Asked for each step in order."""
@@ -230,6 +244,8 @@ class Steps:
 
     def ask(self, optimizer, did):
         """An optimizer was asked to step; `did` says whether it did."""
+        index = self.hub.optimizers.index_of(optimizer)
+        self.schedule.stepped(index, self.now.number, self.now.detail)
         self.now.asked = True
         self.now.pending = 0
         self.now.did.append(did)
