@@ -88,25 +88,19 @@ static double norm_room(const set_sum *set, ls_unit unit)
     return elements + tensors + 4 * u + 2 * unit.u;
 }
 
-/* Whether the norm may be one of gradients that earlier calls of the step have clipped already: by
- * norm it is theirs times the factor of some, by value at most theirs. */
+/* Whether the norm may be one of gradients that earlier calls of the step have clipped in part: at
+ * most what it was before, at least that times the factors of all of them. */
 static bool fits_norm(const ls_observe_step *step, const ls_call *call, double returned,
                       double norm, double room)
 {
-    double factor = 1;
-    bool value = false;
+    double least = norm;
     ls_trace_each_kind(earlier, step, LS_CALL_CLIP) {
         if (earlier >= call) {
             break;
         }
-        double one = is_value_clip(earlier) ? 1 : coefficient_of(earlier);
-        value = value || is_value_clip(earlier);
-        factor *= one;
-        if (fabs(returned - norm * one) <= room || fabs(returned - norm * factor) <= room) {
-            return true;
-        }
+        least *= is_value_clip(earlier) ? 0 : coefficient_of(earlier);
     }
-    return fabs(returned - norm) <= room || (value && returned <= norm + room);
+    return returned >= least - room && returned <= norm + room;
 }
 
 /* False where sets of that many parameters are known and none has the norm that was returned. */
