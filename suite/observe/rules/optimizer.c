@@ -92,17 +92,27 @@ typedef struct cover {
     int second; /* of the two optimizers that hold those doubled */
 } cover;
 
+/* By an optimizer of any rank: parameters may be dealt to the ranks. */
+static bool is_held(const ls_observe_trace *trace, const char *name)
+{
+    int optimizer, index;
+    bool held = false;
+    for (int k = 0; k < trace->world && !held; k++) {
+        held = ls_job_group(&trace->rank[k], name, -1, &optimizer, &index) != NULL;
+    }
+    return held;
+}
+
 static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     cover c = {0};
     const ls_observe_rank *rank = &trace->rank[0];
     for (int i = 0; i < rank->tensor_count; i++) {
         const ls_observe_tensor *tensor = &rank->tensor[i];
-        int optimizer, index;
         if (!tensor->trainable) {
             continue;
         }
-        if (ls_job_group(rank, tensor->name, -1, &optimizer, &index) != NULL) {
+        if (is_held(trace, tensor->name)) {
             c.covered++;
             if (is_stepped_by_two(rank, tensor->name, &c.second)) {
                 ls_job_add_name(&c.doubled, tensor->name);
