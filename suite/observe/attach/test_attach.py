@@ -199,6 +199,7 @@ MEMBERS = {
     "load": "at path step what numbers schedules entries settings",
     "restore": "what which at step",
     "call": "number call",
+    "seed": "at seed",
     "schedule": "schedule class at step holds",
     "unfinished": "calls",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
