@@ -532,7 +532,7 @@ static void fail_replicated(const ls_samples *samples, ls_job_names *names, cons
     }
     ls_verdict_cause(&out->verdict,
                      "between backward and step each rank changes them by itself: times %.6g on "
-                     "rank 0, %.6g on rank %d: a norm of what a rank holds, not of the model",
+                     "rank 0, %.6g on rank %d: by a norm of what it holds, or numbers it drew",
                      multiple_of(samples, 0, first),
                      multiple_of(samples, samples->world - 1, first), samples->world - 1);
     ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
