@@ -575,6 +575,10 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
         return;
     }
     bool untrained = which == LS_RECORD_PARAM && has_untrained_difference(trace);
+    if (at.step != 0 && trace->attached && ls_job_models(&trace->rank[0]) == 0 &&
+        ls_job_has_no_tensors(trace, out)) {
+        return; /* its state may be of parts */
+    }
     int common = 0;
     bool dealt = which == LS_RECORD_STATE && holds_other_state(trace, &common);
     if (at.step != 0 && !by_hand && (untrained || dealt)) {
@@ -609,7 +613,7 @@ void ls_rules_replicas_step(const ls_observe_trace *trace, ls_observe_finding *o
 
 void ls_rules_replicas_state(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    if (!concerns(trace, out) || ls_job_has_no_tensors(trace, out)) {
+    if (!concerns(trace, out)) {
         return;
     }
     const char *class = ls_job_sharded_optimizer(trace);
