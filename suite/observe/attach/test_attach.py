@@ -1232,7 +1232,11 @@ def workers_say_what_they_draw(context):
 @test
 def losses_say_how_they_were_made(context):
     """losses.py reads the graph above a scalar: constants, and the reduction below them."""
+    from lockstep_attach.events import Transfer, settle
     from lockstep_attach.losses import made
+
+    def settled(members):
+        return settle(members, Transfer(torch, members))
 
     functional, scale = torch.nn.functional, torch.full((), 1024.0)
     x = torch.randn(8, 5, requires_grad=True)
@@ -1240,23 +1244,30 @@ def losses_say_how_they_were_made(context):
     loss = functional.cross_entropy(x, y)
     square = functional.mse_loss(x, torch.zeros(8, 5))
     total = functional.cross_entropy(x, y, reduction="sum")
-    mean = {"loss_times": 1.0, "loss_divided": False, "loss_of": "mean"}
+    scalar = {"loss_times": 1.0, "loss_divided": False}
+    mean = dict(scalar, loss_of="mean")
+    ignored = functional.cross_entropy(x, torch.tensor([1, 2, -100, 3, 4, -100, 0, 0]))
+    classes = functional.cross_entropy(x, y, weight=torch.rand(5))
     quarter = dict(mean, loss_times=0.25, loss_divided=True, loss_by=4.0)
     cases = (
-        (loss, None, mean),
-        (loss / 4, None, quarter),
-        (0.25 * loss.float().reshape(()), None, dict(mean, loss_times=0.25)),
-        (loss * scale / 4, scale, quarter),
-        ((loss / 4) * scale, scale, quarter),
+        (loss, None, dict(mean, loss_terms=8)),
+        (ignored, None, dict(mean, loss_terms=6)),
+        (classes, None, mean),  # a total of weights is no number
+        (square, None, dict(mean, loss_terms=40)),
+        (x.mean(), None, dict(mean, loss_terms=40)),
+        (loss / 4, None, dict(quarter, loss_terms=8)),
+        (0.25 * loss.float().reshape(()), None, dict(mean, loss_times=0.25, loss_terms=8)),
+        (loss * scale / 4, scale, dict(quarter, loss_terms=8)),
+        ((loss / 4) * scale, scale, dict(quarter, loss_terms=8)),
         ((loss + 0.5 * square) / 4, None, quarter),
         ((loss + square) / 2, None, dict(mean, loss_times=0.5, loss_by=2.0)),  # of two losses
-        (total, None, dict(mean, loss_of="sum")),
+        (total, None, dict(mean, loss_of="sum", loss_terms=8)),
         ((x * x).sum() / 8, None, {"loss_times": 0.125, "loss_divided": True, "loss_of": "sum",
                                    "loss_by": 8.0, "loss_count": 40, "loss_first": 8}),
-        (loss * x.std(), None, {"loss_times": 1.0, "loss_divided": False}),
+        (loss * x.std(), None, scalar),
     )  # fmt: skip
     for place, (tensor, by, expected) in enumerate(cases):
-        members = made(torch, tensor, by).members()
+        members = settled(made(torch, tensor, by).members())
         assert members == expected, (place, members)
 
 

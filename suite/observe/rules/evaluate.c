@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "kernels/core/list.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/pass.h"
 #include "rules.h"
 
 /* ---- evaluation.counted ---------------------------------------------------------------------- */
@@ -101,6 +103,120 @@ static void check_statistics(const ls_observe_rank *rank, int number, int *compa
     }
 }
 
+/* What a number that a script's ranks sum after a validation counts. */
+typedef enum counts {
+    COUNTS_SAMPLES,
+    COUNTS_BATCHES,
+    COUNTS_WHOLE,  /* batches as if all were whole */
+    COUNTS_LENGTH, /* the whole data set, on each rank */
+    COUNTS_OTHER,  /* nothing that is known */
+    COUNTS_NONE,   /* nothing is summed */
+} counts;
+
+static const ls_tol passes =
+    LS_TOL(2, "validations of each rank: in one a score may be equal to a count by chance");
+
+/* Of several numbers, which of these one is: samples before all others. */
+static counts counted_by(const ls_call *call, const ls_event *data)
+{
+    double samples = ls_event_number(data, count, NAN), given = ls_event_number(data, given, NAN);
+    double wanted[COUNTS_OTHER] = {samples, given, given * ls_event_number(data, batch, NAN),
+                                   ls_event_number(data, length, NAN)};
+    const ls_event *value, *values = ls_event_list(call->json, values);
+    counts found = COUNTS_OTHER;
+    ls_event_each(value, values) {
+        for (counts c = COUNTS_SAMPLES; c < found; c++) {
+            if (ls_event_is_number(value) && value->number == wanted[c]) {
+                found = c;
+            }
+        }
+    }
+    return ls_event_count(values) > 1 ? found : COUNTS_OTHER;
+}
+
+/* Whether it is a whole pass over a rank's part, with a last batch that is smaller, and the only
+ * one of its steps. */
+static bool is_uneven(const ls_observe_trace *trace, const ls_observe_rank *rank,
+                      const ls_event *data)
+{
+    double samples = ls_event_number(data, count, NAN), batch = ls_event_number(data, batch, NAN);
+    double given = ls_event_number(data, given, NAN);
+    const ls_event *other;
+    int near = 0;
+    ls_event_each(other, ls_trace_events(rank, data)) {
+        near += ls_pass_is_validation(other) &&
+                ls_pass_first_step(other) <= ls_pass_last_step(data) &&
+                ls_pass_last_step(other) >= ls_pass_first_step(data);
+    }
+    return ls_pass_is_validation(data) && ls_event_bool(data, whole, false) && near == 1 &&
+           ls_pass_is_divided(data, trace->world) && given >= 2 && fmod(samples, batch) > 0 &&
+           given == ceil(samples / batch);
+}
+
+/* What all numbers that ranks put together after the pass are counted by, where that is one thing.
+ */
+static counts pass_counts(const ls_observe_rank *rank, const ls_event *data, const ls_call **at)
+{
+    counts found = COUNTS_NONE;
+    int count;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+    for (int i = 0; i < count; i++) {
+        bool behind = false; /* a forward without autograd */
+        ls_trace_each_call(call, &step[i]) {
+            behind = call->kind == LS_CALL_FORWARD ? ls_calls_flag(call, grad) == 0 : behind;
+            if (behind && ls_calls_combine(call)) {
+                bool sums = strcmp(ls_calls_text(call, reduce), "sum") == 0;
+                counts one = sums ? counted_by(call, data) : COUNTS_OTHER;
+                *at = *at == NULL ? call : *at;
+                found = found == COUNTS_NONE || found == one ? one : COUNTS_OTHER;
+            }
+        }
+    }
+    return found;
+}
+
+static const char *const divisors[COUNTS_OTHER] = {"", "batches", "batches as if all were whole",
+                                                   "samples of the whole data set on each rank"};
+
+/* The divisors of scores that a script sums over its ranks by itself. */
+static void check_divisors(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
+{
+    counts all = COUNTS_NONE;
+    const ls_call *first = NULL;
+    const ls_event *data, *last = NULL;
+    int seen = 0;
+    for (int k = 0; k < trace->world; k++) {
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+            const ls_call *call = NULL;
+            counts one = is_uneven(trace, &trace->rank[k], data)
+                             ? pass_counts(&trace->rank[k], data, &call)
+                             : COUNTS_NONE;
+            if (one == COUNTS_NONE) {
+                continue;
+            }
+            all = seen++ == 0 || all == one ? one : COUNTS_OTHER;
+            first = first == NULL ? call : first;
+            last = data;
+        }
+    }
+    *compared += all == COUNTS_SAMPLES ? seen : 0;
+    if (all == COUNTS_SAMPLES || all >= COUNTS_OTHER) {
+        return;
+    }
+    ls_finding_set(
+        out, seen >= passes.value * trace->world ? LS_FAIL : LS_WEAK, first->at,
+        all == COUNTS_BATCHES
+            ? "the score is a mean of batches: each counts the same, and the last one is smaller"
+            : "the score is divided by more samples than there are",
+        "sum what each sample gives, and the number of samples: weigh the mean of a batch by its "
+        "size",
+        "the ranks sum the number of %s in %d of %d validations, and none of samples: of %g "
+        "samples in batches of %g the last one has %g",
+        divisors[all], seen, seen, ls_event_number(last, count, NAN),
+        ls_event_number(last, batch, NAN),
+        fmod(ls_event_number(last, count, NAN), ls_event_number(last, batch, NAN)));
+}
+
 void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -111,12 +227,15 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
     for (int n = 0; trace->world > 0 && !trace->attached && check_pass(trace, n, &compared, out);
          n++) {
     }
+    check_divisors(trace, &compared, out);
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no validation is reported");
     }
-    ls_finding_blame(out, "--val",
-                     "let rank r of W take pictures r, r + W, ..., count each once, "
-                     "and validate in eval mode");
+    if (!trace->attached) {
+        ls_finding_blame(out, "--val",
+                         "let rank r of W take pictures r, r + W, ..., count each once, "
+                         "and validate in eval mode");
+    }
     ls_verdict_pass(&out->verdict, compared,
                     "%d counts, parts and statistics of validations are as they should be",
                     compared);

@@ -369,6 +369,7 @@ typedef struct micro {
     int twice; /* of them, those whose losses are divided by their number squared */
     ls_factor last;
     bool clips;
+    ls_observe_finding weights;
 } micro;
 
 /* The script calls a library (its place follows in brackets) that calls backward, and weighs the
@@ -388,7 +389,9 @@ static void add_step(const ls_samples *samples, micro *m)
     /* How the losses of micro-steps are weighed: 1 for their mean, their number for the sum. */
     double factor = ls_factor_final(&f);
     bool known = strcmp(f.loss_of, "mean") == 0 && isfinite(factor);
-    double weight = known ? factor * f.loss_times * f.micro : NAN;
+    double weight = known                                    ? factor * f.loss_times * f.micro
+                    : ls_factor_is_near(factor * f.share, 1) ? 1
+                                                             : NAN;
     m->steps++;
     m->unknown += isnan(weight);
     /* A library that counts tokens over all ranks multiplies by their number. */
@@ -398,6 +401,9 @@ static void add_step(const ls_samples *samples, micro *m)
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
     m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;
     m->last = f;
+    if (samples->world == 1) { /* else reduction.mean does */
+        ls_factor_judge_weights(&f, &m->weights);
+    }
 }
 
 static void judge(const micro *m, ls_observe_finding *out)
@@ -467,6 +473,9 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
                        "not known");
     } else {
         judge(&m, out);
+    }
+    if (m.weights.verdict.code == LS_WEAK) {
+        ls_calls_keep_worst(out, &m.weights);
     }
     ls_verdict_pass(&out->verdict, m.steps - m.unknown,
                     "%d detailed steps: the gradients of up to %d micro-steps are averaged",

@@ -566,6 +566,7 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     }
     if (t.wrong == 0 && t.differs) {
         ls_factor_judge(&factor, out);
+        ls_factor_judge_weights(&factor, out);
     }
     conclude(trace, &t, out);
     ls_by_hand_free(&hand);

@@ -148,6 +148,83 @@ static void add_losses(ls_factor *f, const ls_observe_step *step)
     }
 }
 
+static const ls_tol equal =
+    LS_TOL(1e-5, "of a weight: counts and quotients that the script holds in f32");
+
+static bool is_equal(double value, double wanted)
+{
+    return fabs(value / wanted - 1) <= equal.value;
+}
+
+/* Losses of one step that are all of the same place and kind, with a known number of terms each. */
+typedef struct weights {
+    int losses;
+    bool known;
+    double least, most, many, few; /* of a term, and the terms of these losses */
+    double sum, terms;
+} weights;
+
+static void weigh(const ls_call *call, const ls_factor *f, weights *w)
+{
+    const char *of = ls_event_text(call->json, loss_of, "");
+    double times = fabs(ls_event_number(call->json, loss_times, NAN));
+    double count = ls_event_number(call->json, loss_count, NAN);
+    double terms = ls_event_number(call->json, loss_terms, count);
+    double weight = strcmp(of, "mean") == 0 ? times / terms : times;
+    w->known = w->known && strcmp(call->at, f->backward->at) == 0 && terms > 0 && weight > 0 &&
+               strcmp(of, ls_event_text(f->backward->json, loss_of, "")) == 0;
+    if (w->losses == 0 || weight < w->least) {
+        w->least = weight;
+        w->many = terms;
+    }
+    if (w->losses == 0 || weight > w->most) {
+        w->most = weight;
+        w->few = terms;
+    }
+    w->losses += call->times;
+    w->sum += weight * terms * call->times;
+    w->terms += terms * call->times;
+}
+
+/* Whether values of ranks are put together between a step's first forward and its last backward. */
+static bool is_mixed(const ls_observe_step *step)
+{
+    bool inside = false, waiting = false, mixed = false;
+    ls_trace_each_call(call, step) {
+        inside = inside || ls_calls_is_training(call);
+        waiting = waiting || (inside && call->kind == LS_CALL_COLLECTIVE && ls_calls_combine(call));
+        mixed = mixed || (waiting && call->kind == LS_CALL_BACKWARD);
+    }
+    return mixed;
+}
+
+static void add_weights(ls_factor *f, const ls_samples *samples)
+{
+    weights w = {.known = f->backward != NULL};
+    for (int k = 0; k < samples->world && w.known; k++) {
+        ls_trace_each_kind(call, samples->step[k], LS_CALL_BACKWARD) {
+            weigh(call, f, &w);
+        }
+    }
+    f->mixed = f->mixed || is_mixed(samples->step[0]);
+    f->share = w.known ? w.sum / samples->world : NAN;
+    if (!w.known) {
+        return;
+    }
+    if (w.most / w.least > f->ratio) {
+        f->ratio = w.most / w.least;
+        f->few = w.few;
+        f->many = w.many;
+        f->ratio_step = samples->number;
+    }
+    if (strcmp(ls_event_text(f->backward->json, loss_of, ""), "sum") == 0 &&
+        is_equal(w.most, w.least) && is_equal(w.sum, 1)) {
+        f->terms_vary = f->terms_vary || (f->inverse > 0 && w.terms != f->terms);
+        f->terms = w.terms;
+        f->inverse++;
+    }
+}
+
 /* One that changes from step to step is no fault of the reduction. */
 static void keep(ls_multiple *m, double now)
 {
@@ -184,6 +261,7 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
         *f = (ls_factor){.world = samples->world,
                          .reduced = {NAN, false},
                          .used = {NAN, false},
+                         .share = NAN,
                          .loss_of = "",
                          .loss_by_ranks = "",
                          .loss_by_steps = "",
@@ -202,6 +280,7 @@ void ls_factor_add(ls_factor *f, const ls_samples *samples)
     keep(&f->reduced, reduced);
     keep(&f->used, used);
     add_losses(f, step);
+    add_weights(f, samples);
     f->loss_reduced = reduced_loss(step);
     int call = ls_by_hand_collective(step);
     f->collective = call >= 0 ? &step->call[call] : f->collective;
@@ -252,7 +331,8 @@ static void judge_factor(const ls_factor *f, double factor, const char *what, co
 {
     bool in_hook = f->ddp && f->hook != NULL && ls_factor_is_near(f->reduced.value, factor);
     bool again = f->ddp && !in_hook;
-    bool held = losses_hold(f, inverse) || (f->micro > 1 && losses_hold(f, inverse / f->micro));
+    bool held = losses_hold(f, inverse) || (f->micro > 1 && losses_hold(f, inverse / f->micro)) ||
+                ls_factor_is_near(f->share, inverse);
     bool unclear =
         held && losses_hold(f, inverse) && f->micro > 1 &&
         ls_factor_is_near(inverse * f->micro, 1); /* W of micro-steps: divided by which? */
@@ -282,6 +362,59 @@ static void judge_factor(const ls_factor *f, double factor, const char *what, co
                              : "",
                      in_hook ? ls_event_text(f->hook, name, "") : "");
     ls_finding_blame(out, place_of(f, in_hook), "%s", advice);
+}
+
+/* Sums that are divided by the number of terms on all ranks, whose gradients the mean divides by
+ * the ranks again: a number that follows the counts of each step is no weight. */
+static void judge_inverse(const ls_factor *f, ls_observe_finding *out)
+{
+    if (f->inverse < 2 || f->inverse < f->steps || !f->terms_vary) {
+        return;
+    }
+    ls_finding_set(out, LS_FAIL, f->backward->at,
+                   "each loss is a sum that is divided by the number of terms on all ranks, and "
+                   "the gradients are divided by the ranks on top of it",
+                   "multiply the loss by the number of ranks where gradients are averaged",
+                   "step %lld: the losses of %d ranks are divided by %.10g, all their terms, and "
+                   "the gradients are averaged: they are 1/%d of those of the mean",
+                   (long long)f->step, f->world, f->terms, f->world);
+}
+
+/* The loss multiplied by the number of ranks, though no rank's loss is made of others' values. */
+static void judge_multiplied(const ls_factor *f, ls_observe_finding *out)
+{
+    double wanted = f->micro > 1 ? (double)f->world / f->micro : f->world;
+    if (f->backward == NULL || strcmp(f->loss_of, "mean") != 0 || f->mixed ||
+        !ls_factor_is_near(f->loss_times, wanted) || ls_factor_is_near(wanted, 1) ||
+        !ls_event_bool(f->backward->json, loss_alone, false)) {
+        return;
+    }
+    ls_finding_set(out, LS_WEAK, f->backward->at,
+                   "summed over the ranks: a mistake, unless the factor is a weight or the "
+                   "learning rate allows for the sum",
+                   "leave the loss as it is where gradients are averaged over the ranks",
+                   "the loss, a mean over a rank's own samples, is multiplied by %.4g before "
+                   "backward, and the gradients are averaged over %d ranks: %d times the mean",
+                   f->loss_times, f->world, f->world);
+}
+
+void ls_factor_judge_weights(const ls_factor *f, ls_observe_finding *out)
+{
+    if (f->steps == 0 || !isfinite(ls_factor_final(f)) || !(f->ratio > 1 + equal.value)) {
+        return;
+    }
+    bool micro = f->micro > 1;
+    ls_finding_set(out, LS_WEAK, f->backward->at,
+                   "losses over unequal numbers of terms are averaged with equal weight: a "
+                   "mistake, unless each batch is to count the same",
+                   "sum the terms, and divide by their number in all micro-steps and on all ranks",
+                   "step %lld: a term of one loss weighs %.4g times one of another in the mean "
+                   "over %s: they are of %.10g and of %.10g terms",
+                   (long long)f->ratio_step, f->ratio,
+                   micro && f->world > 1 ? "micro-steps and ranks"
+                   : micro               ? "micro-steps"
+                                         : "ranks",
+                   f->few, f->many);
 }
 
 /* The loss divided by the number of ranks, and the mean divides again. */
@@ -334,6 +467,8 @@ void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
         return;
     }
     if (is_multiple(f, factor, 1)) {
+        judge_inverse(f, out);
+        judge_multiplied(f, out);
         judge_losses(f, out);
     } else if (is_multiple(f, factor, world)) {
         LS_TEXT(what, 120, "summed over the ranks and not divided by their number, %d", f->world);

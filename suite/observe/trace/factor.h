@@ -25,6 +25,15 @@ typedef struct ls_factor {
     const char *loss_by_ranks; /* where the script's text divides by the number of ranks, or "" */
     const char *loss_by_steps; /* the same, by the number of micro-steps */
     double loss_count, loss_first; /* of a sum */
+    /* Weights of the terms that losses are made of, over all ranks and micro-steps: */
+    double share;       /* their sum over the ranks' number, 1 for a mean; NaN: not known */
+    double ratio;       /* the largest to the smallest, of the step where it is largest; 0: none */
+    double few, many;   /* terms of these two losses */
+    int64_t ratio_step; /* that step */
+    int inverse;        /* steps whose losses are sums divided by the number of all terms */
+    double terms;       /* that number */
+    bool terms_vary;    /* from step to step */
+    bool mixed;         /* values of ranks were put together between forward and backward */
     int64_t step;
     const ls_call *collective, *backward, *optimizer; /* of rank 0, or NULL */
     const ls_call *loss_reduced; /* a collective on what goes backward, or NULL */
@@ -38,6 +47,8 @@ void ls_factor_add(ls_factor *factor, const ls_samples *samples);
 double ls_factor_final(const ls_factor *factor);
 /* Within the roundings of a reduction. */
 bool ls_factor_is_near(double value, double wanted);
+/* WEAK where terms of the losses have unequal weights; leaves one that is no PASS as it is. */
+void ls_factor_judge_weights(const ls_factor *factor, ls_observe_finding *out);
 /* The verdict on what was added; leaves one that is no PASS as it is. */
 void ls_factor_judge(const ls_factor *factor, ls_observe_finding *out);
 

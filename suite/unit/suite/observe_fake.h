@@ -54,6 +54,11 @@ typedef enum fake_fault {
     FAULT_MICRO_TRAINER, /* summed by a library that calls backward */
     FAULT_MICRO_RANKS,   /* and times the number of ranks */
     FAULT_MICRO_TWICE,   /* divided by the number of micro-steps twice */
+    FAULT_TIMES_RANKS,   /* the loss is multiplied by the number of ranks */
+    FAULT_TERMS,         /* means over unequal numbers of terms */
+    FAULT_TERMS_EQUAL,   /* right */
+    FAULT_TERMS_SUM,     /* right: sums, times the ranks, divided by the number of all terms */
+    FAULT_TERMS_INVERSE, /* the same, not times the ranks */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
     /* without a wrapper, gradients reduced by the script: */
     FAULT_HAND,      /* right */
@@ -658,7 +663,7 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
 }
 
 /* How a loss was made, as the calls say. */
-static inline void fake_write_loss(const fake_state *s, FILE *f)
+static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE *f)
 {
     double world = s->job->world, micro = s->job->micro, times = 1 / micro;
     bool divided = fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_LOSS_DIVIDED) ||
@@ -667,8 +672,18 @@ static inline void fake_write_loss(const fake_state *s, FILE *f)
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
     times = fake_is(s, FAULT_MICRO_RANKS) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
+    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE);
+    int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1);
+    double all = micro * (step + 1) * world * (world + 1) / 2;
+    times = sum ? (fake_is(s, FAULT_TERMS_SUM) ? world : 1) / all : times;
+    if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_EQUAL)) {
+        fprintf(f, ",\"loss_terms\":%d", terms);
+    }
+    times *= fake_is(s, FAULT_TIMES_RANKS) ? world : 1;
+    fprintf(f, ",\"loss_alone\":%s", fake_is(s, FAULT_TIMES_RANKS) ? "true" : "false");
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
-            times != 1 ? "true" : "false", fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
+            times != 1 ? "true" : "false",
+            sum || fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
     fprintf(f, ",\"loss_by\":%.17g%s", 1 / times,
             fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\"" : "");
 }
@@ -697,7 +712,8 @@ static inline void fake_write_clip(const fake_state *s, FILE *f)
 }
 
 /* Forward and backward of a micro-step. */
-static inline void fake_write_passes(const fake_state *s, int step, int m, unsigned shard, FILE *f)
+static inline void fake_write_passes(const fake_state *s, int step, int rank, int m, unsigned shard,
+                                     FILE *f)
 {
     bool within = fake_is(s, FAULT_HAND_STAGES), number = fake_is(s, FAULT_HAND_LOSS);
     bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC) &&
@@ -722,7 +738,7 @@ static inline void fake_write_passes(const fake_state *s, int step, int m, unsig
     fprintf(f, "%s{\"call\":\"backward\",\"at\":\"train.py:21%s\",\"loss\":1,\"sync\":%s%s", comma,
             library ? " (transformers/trainer.py:3700)" : "", sync ? "true" : "false",
             fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");
-    fake_write_loss(s, f);
+    fake_write_loss(s, step, rank, f);
     fprintf(f, "}");
     if (fake_is(s, FAULT_CLIP_EACH)) {
         fake_write_clip(s, f);
@@ -742,7 +758,7 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
     set[said ? strlen(set) : 0] = '\0';
     for (int m = 0; m < s->job->micro; m++) {
-        fake_write_passes(s, step, m, same ? 0u : (unsigned)rank, f);
+        fake_write_passes(s, step, rank, m, same ? 0u : (unsigned)rank, f);
     }
     if (reduces) { /* in two parts, after a collective that sums nothing */
         fprintf(f, ",{\"call\":\"collective\",\"op\":\"broadcast\",\"elements\":%d}", ALL);

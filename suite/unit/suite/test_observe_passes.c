@@ -190,6 +190,9 @@ typedef struct validated {
 #define GATHER(cut) GATHERED("8", cut)
 #define DECISION EVAL " A{\"elements\":1,\"use\":\"decision\"}"
 
+#define UNEVEN "\"batch\":12,\"given\":3,"
+#define SUMMED(values) " A{\"elements\":2,\"values\":[" values "]}"
+
 #define STORED "\"source\":\"aa\","
 
 static const validated validations[] = {
@@ -280,6 +283,29 @@ static const validated validations[] = {
      "last.pt", "validation.whole", LS_PASS, "in 2 of 2 validations that are divided |  |  | "},
     {"one replica", EVAL " A", "\"replicas\":1,", "\"replicas\":1,", 61, 0, 1, 2, "last.pt",
      "validation.whole", LS_SKIP, "no validation is divided by a DistributedSampler"},
+    {"a mean of batches", EVAL SUMMED("0.5,3") SUMMED("2.5,3"), UNEVEN, UNEVEN, 64, 0, 1, 2,
+     "last.pt", "evaluation.counted", LS_FAIL,
+     "the ranks sum the number of batches in 4 of 4 validations, and none of samples: of 32 "
+     "samples in batches of 12 the last one has 8 | the score is a mean of batches .. | "
+     "train.py:28 | sum what each sample gives"},
+    {"a mean of batches, once", EVAL SUMMED("0.5,3"), UNEVEN, "\"given\":8,", 64, 0, 1, 2,
+     "last.pt", "evaluation.counted", LS_WEAK, "in 2 of 2 validations"},
+    {"whole batches", EVAL SUMMED("20,36"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_FAIL, "batches as if all were whole .. more samples than there are"},
+    {"the data set on each rank", EVAL SUMMED("20,64"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_FAIL, "samples of the whole data set on each rank"},
+    {"samples", EVAL SUMMED("3,32"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt", "evaluation.counted",
+     LS_PASS, "4 counts"},
+    {"batches of a loss, and samples", EVAL SUMMED("0.5,3") SUMMED("20,32"), UNEVEN, UNEVEN, 64, 0,
+     1, 2, "last.pt", "evaluation.counted", LS_SKIP, ""},
+    {"pixels", EVAL SUMMED("100,2048"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_SKIP, ""},
+    {"one number", EVAL SUMMED("3"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt", "evaluation.counted",
+     LS_SKIP, ""},
+    {"equal batches", EVAL SUMMED("0.5,8"), "\"given\":8,", "\"given\":8,", 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_SKIP, ""},
+    {"behind the training", SUMMED("0.5,3") EVAL, UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_SKIP, ""},
 };
 
 static void write_validation(calls_job *job, int rank, const validated *v, int number)

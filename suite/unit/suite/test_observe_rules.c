@@ -306,6 +306,19 @@ static const struct {
     {JOB(FAULT_LOSS_BY_RANKS, "sgd", 3, 1, 0, 0, NULL, NULL), "reduction.mean", CALLS_HINT,
      "averaged over 3 ranks after it | the loss is divided by the number of ranks, and the "
      "gradients are, too: the gradient is 1/3 of the mean | train.py:60"},
+    {JOB(FAULT_TIMES_RANKS, "sgd", 3, 1, 0, 0, NULL, NULL), "reduction.mean", LS_WEAK,
+     "multiplied by 3 before backward, and the gradients are averaged over 3 ranks: 3 times the "
+     "mean | summed over the ranks: a mistake, unless"},
+    {MICRO(FAULT_TERMS, 3, 2), "reduction.mean", LS_WEAK,
+     "step 1: a term of one loss weighs 3 times one of another in the mean over micro-steps and "
+     "ranks: they are of 2 and of 6 terms | losses over unequal"},
+    {PLAIN(FAULT_TERMS), "reduction.mean", LS_WEAK, "in the mean over ranks: they are of 2 and of"},
+    {MICRO(FAULT_TERMS_EQUAL, 3, 2), "reduction.mean", LS_PASS, ""},
+    {MICRO(FAULT_TERMS_SUM, 3, 2), "reduction.mean", LS_PASS, ""},
+    {MICRO(FAULT_TERMS_SUM, 3, 2), "reduction.micro", LS_PASS, "averaged"},
+    {MICRO(FAULT_TERMS_INVERSE, 3, 2), "reduction.mean", LS_FAIL,
+     "step 2: the losses of 3 ranks are divided by 36, all their terms, and the gradients are "
+     "averaged: they are 1/3 of those of the mean | each loss is a sum"},
     {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL,

@@ -29,6 +29,7 @@ WATCHED = {
     "scatter_object_list": (None, None),
     "send": (0, None), "recv": (0, None), "isend": (0, None), "irecv": (0, None),
 }  # fmt: skip
+VALUES = 4  # numbers of an all_reduce that are written, behind a validation's forwards
 TENSORS = "tensor input input_tensor output tensors input_tensor_list output_tensor_list".split()
 
 
@@ -119,11 +120,20 @@ class Collectives:
                 part["graph"] = True
             part.update(purposes.of(name))
             step = self.hub.steps.now
+            if name == "all_reduce" and 0 < count <= VALUES and self._validates(step, given):
+                flat = given.detach().reshape(-1).clone()
+                part["values"] = [self.hub.Lazy(flat[k]) for k in range(count)]
             entry = self.hub.steps.note("collective", op=name, elements=count, **part)
             if graph and name in NAMES and step.detail and args:
                 self.gathered.keep(step.number, entry["at"], given, args[0])
 
         return enter
+
+    def _validates(self, step, given):
+        """Whether the last forward of a known model was without autograd."""
+        calls = (call for call in reversed(step.calls) if call["call"] == "forward")
+        plain = isinstance(given, self.hub.torch.Tensor) and not hasattr(given, "full_tensor")
+        return plain and not next(calls, {"grad": True}).get("grad", True)
 
     def _part(self, function, args, kwargs):
         """The ranks of the call's group, where it is not all of them, and its root, if any."""

@@ -2,10 +2,12 @@
 
 import itertools
 
+from .events import Lazy
+
 # Nodes of the graph that hand on what they get, and losses of torch that keep their reduction.
 SAME = (
     "Clone", "View", "UnsafeView", "Reshape", "ReshapeAlias", "ToCopy", "Squeeze", "Unsqueeze",
-    "Expand", "Alias",
+    "Expand", "Alias", "_DDPSink",
 )  # fmt: skip
 REDUCTIONS = {1: "mean", 2: "sum"}
 DEEP = 64  # nodes that are looked at
@@ -76,14 +78,27 @@ def _reduction(node):
     return REDUCTIONS.get(_saved(node, "_saved_reduction")), None, None
 
 
+def _terms_of(torch, node):
+    """How many terms a loss function of torch reduced to one number; None where that is not known,
+    or they have weights of classes.
+    """
+    if _saved(node, "_saved_weight") is not None:
+        return None
+    total = _saved(node, "_saved_total_weight")  # without those that are ignored
+    if isinstance(total, torch.Tensor):
+        return Lazy(total.detach().reshape(()).clone())
+    operand = _saved(node, "_saved_self")
+    return operand.numel() if isinstance(operand, torch.Tensor) else None
+
+
 class Made:
     """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or
-    None; count, first: of a sum.
+    None; count, first: of a sum; terms: of another reduction, or of a mean.
     """
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
-        self.by = 1.0
+        self.by, self.terms = 1.0, None
 
     def members(self):
         out = {"loss_times": self.times, "loss_divided": self.divided}
@@ -93,6 +108,8 @@ class Made:
             out["loss_of"] = self.of
         if self.count is not None and self.of == "sum":
             out["loss_count"], out["loss_first"] = self.count, self.first
+        elif self.terms is not None:
+            out["loss_terms"] = self.terms
         return out
 
 
@@ -118,6 +135,8 @@ def made(torch, tensor, scale):
             break
         elif word != "Neg" and word not in SAME:
             out.of, out.count, out.first = _reduction(node)
+            if out.of is not None:
+                out.terms = _terms_of(torch, node) if out.count is None else out.count
             break
         node = _parent(node)
     return out
