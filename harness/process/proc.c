@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -549,6 +550,26 @@ char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, c
     }
     free(text);
     return NULL;
+}
+
+bool ls_proc_isolated_ready(const ls_proc_isolated *isolated)
+{
+    siginfo_t info = {.si_pid = 0};
+    int got = waitid(P_PID, (id_t)isolated->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+    return got != 0 || info.si_pid != 0;
+}
+
+void ls_proc_isolated_recede(int limit_s)
+{
+    struct rlimit limit = {(rlim_t)limit_s, (rlim_t)limit_s};
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    (void)setpriority(PRIO_PROCESS, 0, 19);
+    (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){.sched_priority = 0});
+    (void)setrlimit(RLIMIT_CPU, &limit);
+    if (null >= 0) {
+        (void)dup2(null, STDERR_FILENO);
+        close(null);
+    }
 }
 
 char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code)

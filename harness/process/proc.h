@@ -100,6 +100,12 @@ ls_status ls_proc_isolated_start(ls_proc_isolated_fn *function, void *context,
 char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, char *why,
                               size_t bytes);
 
+/* Whether its answer can be had without waiting: it has ended, or is about to. */
+bool ls_proc_isolated_ready(const ls_proc_isolated *isolated);
+/* In the child: it runs when no other process wants to (nice 19, SCHED_IDLE), for `limit_s` of
+ * processor time, and says nothing on standard error. */
+void ls_proc_isolated_recede(int limit_s);
+
 /* All that a program writes to its standard output until it ends, at most limit_s; malloc'ed, never
  * NULL. Its messages are dropped. *code: its exit code, 128 + signal, or LS_ERR_INFRA when it could
  * not be started or had not ended. */

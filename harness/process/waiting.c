@@ -98,7 +98,7 @@ static int await_signal(const sigset_t *set, siginfo_t *info, ls_waiting *waitin
     return sigtimedwait(set, info, &rest);
 }
 
-/* Until the command has ended; false: the deadline came first. `set` is blocked, and holds SIGCHLD.
+/* Until the command has ended; false: it is to be ended. `set` is blocked, and holds SIGCHLD.
  */
 static bool pass_signals(ls_proc *command, const sigset_t *set, ls_waiting *waiting)
 {
@@ -114,6 +114,10 @@ static bool pass_signals(ls_proc *command, const sigset_t *set, ls_waiting *wait
         int index = index_of(got);
         if (ls_clock_ns() >= end_ns) {
             (void)ls_waiting_cause(waiting);
+            return false;
+        }
+        waiting->stopped = waiting->watch != NULL && waiting->watch(waiting->watched);
+        if (waiting->stopped) {
             return false;
         }
         if (got < 0 || index == PASSED) {
@@ -151,10 +155,14 @@ ls_status ls_waiting_run(char *const *argv, char *const *environment, ls_waiting
         sigprocmask(SIG_BLOCK, NULL, &waited);
         sigaddset(&waited, SIGCHLD);
         sigprocmask(SIG_SETMASK, &waited, NULL);
-        *late = !pass_signals(out, &waited, waiting);
-        if (*late) {
+        bool ended = pass_signals(out, &waited, waiting);
+        *late = !ended && !waiting->stopped;
+        if (!ended) {
             out->asked = SIGTERM;
             ls_proc_end_all(out, 1, END_S);
+        }
+        if (waiting->unwatch != NULL) {
+            waiting->unwatch(waiting->watched);
         }
     }
     (void)ls_proc_orphans_end(&left);

@@ -4,6 +4,7 @@
 #ifndef LS_WAITING_H
 #define LS_WAITING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,11 +17,18 @@ enum { LS_WAITING_TEXT_BYTES = 600 };
  * it knows (0: it does not); < 0: it finds nothing. */
 typedef double ls_waiting_probe(void *context, char *text, size_t bytes);
 
+/* Looks at what the program does meanwhile, about every two seconds; true: it is to be ended. */
+typedef bool ls_waiting_watch(void *context);
+
 typedef struct ls_waiting {
     ls_waiting_probe *const *probe; /* NULL at the end; the first that finds something speaks */
     void *context;                  /* of each probe */
     double limit_s;                 /* of the whole, for the line; <= 0: none */
     double first_s, again_s;        /* until the first line, and between lines */
+    ls_waiting_watch *watch;        /* NULL: none */
+    void (*unwatch)(void *context); /* when the program has ended, before what is left is */
+    void *watched;                  /* of both */
+    bool stopped;                   /* the watch had the program ended */
     /* ls_clock_ns; 0: the probes find nothing now */
     int64_t since_ns, said_ns;
     int64_t look_ns;                   /* when to look again */
@@ -39,7 +47,8 @@ const char *ls_waiting_cause(ls_waiting *waiting);
 
 /* Waits until the command has ended, and ends what it has left running. `waiting` says meanwhile
  * what the command waits for; its limit_s, where there is one, is the deadline, after which the
- * command is ended (TERM, 5 s, KILL), *late is true and the cause is waiting->cause. After
+ * command is ended (TERM, 5 s, KILL), *late is true and the cause is waiting->cause; its watch may
+ * have it ended so before: waiting->stopped. After
  * ls_guard_begin_in_place, which renames the program for that time. INT, TERM, HUP, USR1 and USR2
  * that reach this program alone are passed on, as often as they come; those of a terminal and of a
  * kill of the whole group have reached the command already. Signals do not end this program

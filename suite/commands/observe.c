@@ -25,9 +25,9 @@
 enum { TIMED_OUT = 124 /* as timeout(1) */ };
 
 typedef struct observe {
-    const char *out, *gate, *hints, *inject;
+    const char *out, *gate, *hints, *inject, *notify;
     int64_t every, steps, samples, timeout_s;
-    bool no_gradient, keep, attach_only, collectives, verbose, rules;
+    bool no_gradient, keep, attach_only, collectives, verbose, rules, stop;
     ls_words given; /* all arguments */
     char **command; /* the job's, NULL at the end; NULL with attach_only */
     char directory[512], attach[PATH_MAX];
@@ -79,6 +79,11 @@ static ls_status parse(observe *o, int *count, char **argument)
         {"--verbose", NULL, &o->verbose, NULL, "also print what passed and what was not shown"},
         {"--rules", NULL, &o->rules, NULL,
          "run nothing: print the laws and hints, why each is sure or what would make it wrong"},
+        {"--stop", NULL, &o->stop, NULL,
+         "end the job (TERM, 5 s, KILL), with exit code 1, when a law fails while it runs"},
+        {"--notify", &o->notify, NULL, NULL,
+         "a shell command for each law that fails while the job runs: its verdict, as JSON, is on "
+         "standard input"},
         {"--timeout", &timeout, NULL, NULL,
          "end the job after so many seconds, and say what it waited for; 0: never (0)"},
         {"--attach-only", NULL, &o->attach_only, NULL,
@@ -348,10 +353,13 @@ static void clean_up(const observe *o, const ls_observe_headline *headline)
 
 /* How it ended, where not well. A job whose DataLoader found no memory may say only that it died.
  */
-static void note_end(const observe *o, const ls_proc *job, const char *cause, bool late)
+static void note_end(const observe *o, const ls_proc *job, const ls_waiting *waiting, bool late)
 {
     char shared[200];
-    if (late) {
+    const char *cause = waiting->cause;
+    if (waiting->stopped) {
+        ls_log_note("the job was ended, since a law failed (--stop)");
+    } else if (late) {
         ls_log_note("the job was ended after %lld s (--timeout)%s%s", (long long)o->timeout_s,
                     cause[0] != '\0' ? ": " : "", cause);
     } else if (job->signal != 0) {
@@ -359,12 +367,13 @@ static void note_end(const observe *o, const ls_proc *job, const char *cause, bo
     } else if (job->code != 0) {
         ls_log_note("the job ended with exit code %d", job->code);
     }
-    if (!late && job->code != 0 && ls_awaited_shared_memory(shared, sizeof shared)) {
+    if (!late && !waiting->stopped && job->code != 0 &&
+        ls_awaited_shared_memory(shared, sizeof shared)) {
         ls_log_note("%s", shared);
     }
 }
 
-static int finish(const observe *o, const ls_proc *job, const char *cause, bool late)
+static int finish(const observe *o, const ls_proc *job, const ls_waiting *waiting, bool late)
 {
     ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
     for (int i = 0; i < 2; i++) {
@@ -373,11 +382,11 @@ static int finish(const observe *o, const ls_proc *job, const char *cause, bool 
             LS_TRY(ls_observe_run_record(path, o->command[0], job));
         }
     }
-    note_end(o, job, cause, late);
+    note_end(o, job, waiting, late);
     ls_status status = ls_observe_run_judge(o->directory, o->verbose, stderr, &headline);
     clean_up(o, &headline);
     LS_THEN(status, ls_manifest_write(o->directory, LS_MANIFEST_ALL));
-    int code = late ? TIMED_OUT : job->code;
+    int code = waiting->stopped ? LS_ERR_CHECK : late ? TIMED_OUT : job->code;
     if (status != LS_OK) {
         return code != 0 ? code : status == LS_ERR_USAGE ? LS_ERR_INFRA : (int)status;
     }
@@ -404,13 +413,17 @@ static int run(observe *o)
     ls_awaited awaited = ls_awaited_begin(observed, subject);
     awaited.describe = ls_observe_run_describe;
     ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, (double)o->timeout_s);
+    ls_observe_live live = ls_observe_live_begin(o->directory, o->stop, o->notify);
+    waiting.watch = ls_observe_live_watch;
+    waiting.unwatch = ls_observe_live_end;
+    waiting.watched = &live;
     bool late = false;
     ls_status status = ls_waiting_run(o->command, environment.word, &waiting, &job, &late);
     ls_words_free(&environment);
     if (status != LS_OK) {
         return status == LS_ERR_USAGE ? LS_PATH_NOT_RUNNABLE : (int)status;
     }
-    return finish(o, &job, waiting.cause, late);
+    return finish(o, &job, &waiting, late);
 }
 
 int ls_observe_main(int count, char **argument)

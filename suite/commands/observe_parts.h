@@ -81,8 +81,32 @@ void ls_observe_report_print(const ls_observe_report *report, const char *direct
 /* The same, from the folder's files. */
 ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 
+/* One verdict while the job runs, with its law. */
+void ls_observe_report_live(const cJSON *verdict, FILE *to);
 /* The table of laws and hints, for a terminal of 80 columns. */
 void ls_observe_report_rules(FILE *to);
+
+/* observe_live.c: the laws while the job runs. */
+enum { LS_OBSERVE_LIVE_NOTIFIED = 64 }; /* more than there are laws */
+typedef struct ls_observe_live {
+    const char *directory; /* the run's folder */
+    const char *notify;    /* a command for the shell, or NULL */
+    bool stop;             /* end the job where a law fails */
+    int64_t begun_ns, done_ns;
+    int64_t next, judged;   /* steps: judge when there are so many; were judged */
+    double spent_s, last_s; /* of processor time */
+    int limit_s;            /* of the judgement that runs */
+    bool running;
+    ls_proc_isolated process;
+    cJSON *said; /* a member for each law that was said */
+    int notified;
+    ls_proc command[LS_OBSERVE_LIVE_NOTIFIED];
+} ls_observe_live;
+/* `directory` and `command` are to live as long. */
+ls_observe_live ls_observe_live_begin(const char *directory, bool stop, const char *command);
+/* The watch of ls_waiting. */
+bool ls_observe_live_watch(void *live);
+void ls_observe_live_end(void *live);
 
 /* observe_run.c: a job's folder. */
 extern const char *const ls_observe_run_jobs[2]; /* the folders in jobs/, as above */

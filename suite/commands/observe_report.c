@@ -251,11 +251,9 @@ enum { DETAILS = sizeof detail / sizeof *detail };
 
 /* ---- terminal -------------------------------------------------------------------------------- */
 
-static void print_verdict(const cJSON *verdict, int number, FILE *to)
+static void print_details(const cJSON *verdict, FILE *to)
 {
     char text[TEXT_BYTES];
-    describe_verdict(verdict, number, false, text);
-    ls_report_lines_print(to, text, 2);
     for (int i = 0; i < DETAILS && part_of(verdict) != PASSED; i++) {
         const char *value = ls_json_string(verdict, detail[i][1], "");
         if (value[0] != '\0') {
@@ -263,6 +261,26 @@ static void print_verdict(const cJSON *verdict, int number, FILE *to)
             ls_report_lines_print(to, text, 8);
         }
     }
+}
+
+static void print_verdict(const cJSON *verdict, int number, FILE *to)
+{
+    char text[TEXT_BYTES];
+    describe_verdict(verdict, number, false, text);
+    ls_report_lines_print(to, text, 2);
+    print_details(verdict, to);
+}
+
+void ls_observe_report_live(const cJSON *verdict, FILE *to)
+{
+    LS_TEXT(text, TEXT_BYTES, "a law fails in what the job has done up to step %lld: %s",
+            (long long)ls_json_integer(verdict, "judged_to_step", 0),
+            ls_json_string(verdict, "rule", ""));
+    ls_report_lines_print(to, text, 2);
+    ls_text_put(text, sizeof text, "not ok - %s # FAIL %s", ls_json_string(verdict, "case", "?"),
+                ls_json_string(verdict, "evidence", ""));
+    ls_report_lines_print(to, text, 2);
+    print_details(verdict, to);
 }
 
 static int count_lines(const char *text)

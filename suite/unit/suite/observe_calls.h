@@ -10,6 +10,7 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "observe_prefixes.h"
 #include "suite/observe/observe.h"
 
 enum { CALLS_RANKS = 4 };
@@ -251,6 +252,7 @@ static inline void calls_judge(calls_job *job)
     }
     ck_assert_int_eq(ls_observe_read(job->folder, &job->trace), LS_OK);
     ls_observe_judge_all(job->trace, &job->result);
+    prefixes_check(job->folder, &job->result);
 }
 
 static inline void calls_close(calls_job *job)

@@ -309,6 +309,50 @@ TEST(one_screen_begins_with_what_is_wrong)
     says(self->out, "\nmodel Net in DistributedDataParallel, train.py:9: 6 parameters in 1 ");
 }
 
+static int count_of(const char *text, const char *what)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* A law that fails is said while the job runs, once, and to the command of --notify. */
+TEST(laws_fail_while_the_job_runs)
+{
+    static const char failed[] = "\na law fails in what the job has done up to step 8: all ranks "
+                                 "hold the same\n  parameters after every step\nnot ok - "
+                                 "observe.replicas.step # FAIL after step 2 ranks 0 and 1 hold "
+                                 "different\n";
+    ended *self = OBSERVE("--out", "live", "--stop", "--notify", "cat >> told", "--", "sh", "-c",
+                          COPY("apart") "sleep 50");
+    ck_assert_int_eq(self->code, 1);
+    says(self->said, failed);
+    says(self->said, "\nlockstep: the job was ended, since a law failed (--stop)\n");
+    says(read_file("told"), "\"case\":\"observe.replicas.step\"");
+    ck_assert_int_eq(count_of(read_file("told"), "\"case\""), 1);
+    ck_assert(!is_there("live/jobs/.live"));
+    self = OBSERVE("--out", "live2", "--", "sh", "-c",
+                   COPY("apart") "sleep 7; touch \"$LS_OBSERVE_DIR/ended\"");
+    ck_assert_int_eq(self->code, 1);
+    ck_assert_int_eq(count_of(self->said, "a law fails"), 1);
+    ck_assert(is_there("live2/jobs/observed/ended"));
+}
+
+/* Nothing is said of a job that does well, or that has not stepped; it ends as it would. */
+TEST(nothing_is_said_while_all_is_well)
+{
+    static const char *const jobs[] = {COPY("good") "sleep 5; exit 7",
+                                       COPY("still") "sleep 5; exit 7"};
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        ended *self = OBSERVE("--stop", "--notify", "cat > never", "--", "sh", "-c", jobs[i]);
+        ck_assert_int_eq(self->code, 7);
+        ck_assert_int_eq(strncmp(self->said, "lockstep: the job ended with exit code 7", 40), 0);
+        ck_assert(!is_there("never"));
+    }
+}
+
 /* A hint is no failure: it decides nothing but where that is asked for. */
 TEST(hints_do_not_decide)
 {

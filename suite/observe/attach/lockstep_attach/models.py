@@ -306,6 +306,9 @@ class Models:
         wrap(ddp, "__init__", None, self._built)
         wrap(ddp, "forward", self._enter_forward, self._leave_forward)
         wrap(ddp, "no_sync", self._enter_no_sync)
+        join = getattr(torch.distributed.algorithms, "Join", None)
+        if join is not None:
+            wrap(join, "__enter__", self._enter_join)
         wrap(ddp, "register_comm_hook", None, self._hooked)
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
         convert = "convert_sync_batchnorm"
@@ -504,6 +507,9 @@ class Models:
 
     def _enter_no_sync(self, args, kwargs):
         self.no_sync_at = self.hub.places.here()
+
+    def _enter_join(self, args, kwargs):
+        self.hub.put("join", at=self.hub.places.here())
 
     def _compiled(self, note, args, kwargs, result, error):
         """A wrapper that is compiled as a whole is called through what torch.compile returns."""

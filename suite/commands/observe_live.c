@@ -1,0 +1,242 @@
+/* `lockstep observe` while the job runs: from time to time a process of its own judges what all
+ * ranks have closed, when nothing else wants the processor, in at most 2 % of the job's time; a law
+ * that fails is said at once. */
+#include "observe_parts.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness/report/page.h"
+#include "kernels/core/clock.h"
+#include "kernels/core/file.h"
+#include "kernels/core/log.h"
+#include "kernels/core/path.h"
+#include "kernels/core/text.h"
+#include "kernels/core/usage.h"
+
+static const double share = 0.02;   /* of the job's time */
+static const double first_s = 0.05; /* what the first judgement is taken to need */
+static const double growth = 1.5;   /* what the next may need, next to the last */
+static const double again_s = 30;   /* judged again after that, where the steps are not doubled */
+static const double notify_s = 20;  /* for the commands of --notify, when the job has ended */
+enum { FIRST_STEP = 3, SECOND_STEP = 20, TAIL_BYTES = 1 << 18 };
+
+static const char *cut_of(const ls_observe_live *live, char path[PATH_MAX])
+{
+    ls_text_put(path, PATH_MAX, "%s/jobs/.live", live->directory);
+    return path;
+}
+
+/* ---- in the process that judges -------------------------------------------------------------- */
+
+/* {"seconds", "step", "failed": lines as in verdicts.jsonl} */
+static ls_status judge_cut(const char *cut, int64_t step, cJSON *answer)
+{
+    ls_observe_gate gate = {false, false};
+    ls_observe_trace *trace = NULL;
+    ls_observe_result result;
+    ls_observe_headline headline;
+    LS_TRY(ls_observe_read(cut, &trace));
+    ls_observe_judge_live(trace, &result);
+    ls_observe_verdicts_decide(trace, &result, gate, &headline);
+    cJSON *all = ls_observe_verdicts_make(&headline, &result, "observed", gate);
+    cJSON *failed = cJSON_AddArrayToObject(answer, "failed");
+    while (cJSON_GetArraySize(all) > 0) {
+        cJSON *verdict = cJSON_DetachItemFromArray(all, 0);
+        bool law = strcmp(ls_json_string(verdict, "tier", ""), "law") == 0;
+        if (law && ls_verdict_code_in(verdict) == LS_FAIL) {
+            cJSON_AddNumberToObject(verdict, "judged_to_step", (double)step);
+            cJSON_AddItemToArray(failed, verdict);
+        } else {
+            cJSON_Delete(verdict);
+        }
+    }
+    cJSON_Delete(all);
+    return LS_OK; /* the process ends: what it holds goes with it */
+}
+
+static ls_status judge_now(void *context, FILE *to)
+{
+    const ls_observe_live *live = context;
+    char cut[PATH_MAX];
+    int64_t step = 0;
+    ls_proc_isolated_recede(live->limit_s);
+    LS_TEXT(directory, PATH_MAX, "%s/jobs/observed", live->directory);
+    ls_path_remove_tree(cut_of(live, cut));
+    cJSON *answer = cJSON_CreateObject();
+    LS_MEMORY(answer != NULL);
+    LS_TRY(ls_observe_cut(directory, cut, INT32_MAX, &step));
+    if (step >= FIRST_STEP) {
+        LS_TRY(judge_cut(cut, step, answer));
+    }
+    cJSON_AddNumberToObject(answer, "step", (double)step);
+    cJSON_AddNumberToObject(answer, "seconds", (double)clock() / CLOCKS_PER_SEC);
+    char *text = cJSON_PrintUnformatted(answer);
+    LS_MEMORY(text != NULL);
+    fputs(text, to);
+    return LS_OK;
+}
+
+/* ---- when ------------------------------------------------------------------------------------ */
+
+/* The last step in the end of rank 0's file, 0 where none is in it. */
+static int64_t steps_now(const ls_observe_live *live)
+{
+    static char tail[TAIL_BYTES + 1];
+    LS_TEXT(path, PATH_MAX, "%s/jobs/observed/rank0.jsonl", live->directory);
+    ls_file_source source;
+    int64_t step = 0;
+    if (ls_file_open(path, LS_LINES_FILE_BYTES, &source) == LS_OK) {
+        int64_t from = source.bytes > TAIL_BYTES ? source.bytes - TAIL_BYTES : 0;
+        ssize_t got = pread(source.descriptor, tail, TAIL_BYTES, from);
+        tail[got > 0 ? got : 0] = '\0';
+        close(source.descriptor);
+        for (const char *line = tail; line != NULL; line = strchr(line, '\n')) {
+            line += *line == '\n';
+            int64_t number = ls_observe_step_of(line);
+            step = number > 0 ? number : step;
+        }
+    }
+    return step;
+}
+
+static bool is_due(const ls_observe_live *live)
+{
+    double ran_s = ls_clock_ms_between(live->begun_ns, ls_clock_ns()) * 1e-3;
+    double needs_s = live->judged > 0 ? live->last_s * growth : first_s;
+    if (live->spent_s + needs_s > share * ran_s) {
+        return false;
+    }
+    int64_t step = steps_now(live);
+    bool again = live->judged > 0 && step > live->judged &&
+                 ls_clock_ms_between(live->done_ns, ls_clock_ns()) * 1e-3 > again_s;
+    return step >= live->next || again;
+}
+
+static void begin(ls_observe_live *live)
+{
+    double ran_s = ls_clock_ms_between(live->begun_ns, ls_clock_ns()) * 1e-3;
+    live->limit_s = (int)ceil(share * ran_s - live->spent_s) + 1;
+    live->running = ls_proc_isolated_start(judge_now, live, &live->process) == LS_OK;
+}
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+/* Above what the job prints next: a progress bar's line is cleared. */
+static void print_verdict(const cJSON *verdict)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    LS_MEMORY(to != NULL);
+    fputs(isatty(STDERR_FILENO) ? "\r\033[K\n" : "\n", to);
+    ls_observe_report_live(verdict, to);
+    fputs("\n", to);
+    fclose(to);
+    (void)ls_file_write(STDERR_FILENO, "standard error", text, bytes);
+    free(text);
+}
+
+/* The command's standard input is the verdict. */
+static void notify(ls_observe_live *live, const cJSON *verdict)
+{
+    char *argv[] = {(char *)"sh", (char *)"-c", (char *)live->notify, NULL};
+    char *text = cJSON_PrintUnformatted(verdict);
+    int ends[2];
+    LS_MEMORY(text != NULL);
+    if (live->notified < LS_OBSERVE_LIVE_NOTIFIED && pipe2(ends, O_CLOEXEC) == 0) {
+        ls_proc_spec spec = {.argv = argv, .environment = environ, .input = ends[0]};
+        /* less than the pipe holds: no reader is waited for */
+        ls_status status = ls_file_write(ends[1], "a pipe", text, strlen(text));
+        LS_THEN(status, ls_proc_start(&spec, &live->command[live->notified]));
+        live->notified += status == LS_OK;
+        close(ends[0]);
+        close(ends[1]);
+    }
+    free(text);
+}
+
+/* Whether something is said that was not before. */
+static bool say(ls_observe_live *live, const cJSON *failed)
+{
+    bool any = false;
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, failed)
+    {
+        const char *id = ls_json_string(verdict, "case", "");
+        if (cJSON_HasObjectItem(live->said, id)) {
+            continue;
+        }
+        cJSON_AddTrueToObject(live->said, id);
+        print_verdict(verdict);
+        if (live->notify != NULL) {
+            notify(live, verdict);
+        }
+        any = true;
+    }
+    return any;
+}
+
+static bool take_answer(ls_observe_live *live)
+{
+    char why[200];
+    char *text = ls_proc_isolated_answer(&live->process, ls_clock_after(1), why, sizeof why);
+    cJSON *answer = text == NULL ? NULL : ls_json_parse(text, NULL);
+    double seconds = ls_json_number(answer, "seconds", live->limit_s);
+    live->running = false;
+    live->done_ns = ls_clock_ns();
+    live->spent_s += seconds;
+    live->last_s = seconds;
+    live->judged = ls_json_integer(answer, "step", live->next);
+    live->judged = live->judged < 1 ? 1 : live->judged;
+    while (live->next <= live->judged) {
+        live->next = live->next < SECOND_STEP ? SECOND_STEP : 2 * live->next;
+    }
+    bool any = say(live, cJSON_GetObjectItemCaseSensitive(answer, "failed"));
+    cJSON_Delete(answer);
+    free(text);
+    return any;
+}
+
+ls_observe_live ls_observe_live_begin(const char *directory, bool stop, const char *command)
+{
+    ls_observe_live live = {.directory = directory,
+                            .notify = command,
+                            .stop = stop,
+                            .begun_ns = ls_clock_ns(),
+                            .next = FIRST_STEP,
+                            .said = cJSON_CreateObject()};
+    LS_MEMORY(live.said != NULL);
+    return live;
+}
+
+bool ls_observe_live_watch(void *context)
+{
+    ls_observe_live *live = context;
+    if (live->running) {
+        return ls_proc_isolated_ready(&live->process) && take_answer(live) && live->stop;
+    }
+    if (is_due(live)) {
+        begin(live);
+    }
+    return false;
+}
+
+void ls_observe_live_end(void *context)
+{
+    ls_observe_live *live = context;
+    char cut[PATH_MAX];
+    if (live->running) {
+        ls_proc_kill_child(live->process.pid);
+        close(live->process.input);
+    }
+    (void)ls_proc_wait_all(live->command, live->notified, ls_clock_after(notify_s));
+    ls_proc_end_all(live->command, live->notified, 1);
+    ls_path_remove_tree(cut_of(live, cut));
+    cJSON_Delete(live->said);
+}
