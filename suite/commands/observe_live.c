@@ -7,14 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "harness/report/page.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage.h"
@@ -24,7 +21,7 @@ static const double first_s = 0.05; /* what the first judgement is taken to need
 static const double growth = 1.5;   /* what the next may need, next to the last */
 static const double again_s = 30;   /* judged again after that, where the steps are not doubled */
 static const double notify_s = 20;  /* for the commands of --notify, when the job has ended */
-enum { FIRST_STEP = 3, SECOND_STEP = 20, TAIL_BYTES = 1 << 18 };
+enum { FIRST_STEP = 3, SECOND_STEP = 20 };
 
 static const char *cut_of(const ls_observe_live *live, char path[PATH_MAX])
 {
@@ -32,37 +29,14 @@ static const char *cut_of(const ls_observe_live *live, char path[PATH_MAX])
     return path;
 }
 
-/* ---- in the process that judges -------------------------------------------------------------- */
-
-/* {"seconds", "step", "failed": lines as in verdicts.jsonl} */
-static ls_status judge_cut(const char *cut, int64_t step, cJSON *answer)
+/* {"seconds", "step", "verdicts": as in verdicts.jsonl}; the process ends, and frees nothing. */
+static ls_status judge_now(void *context, FILE *to)
 {
+    const ls_observe_live *live = context;
     ls_observe_gate gate = {false, false};
     ls_observe_trace *trace = NULL;
     ls_observe_result result;
     ls_observe_headline headline;
-    LS_TRY(ls_observe_read(cut, &trace));
-    ls_observe_judge_live(trace, &result);
-    ls_observe_verdicts_decide(trace, &result, gate, &headline);
-    cJSON *all = ls_observe_verdicts_make(&headline, &result, "observed", gate);
-    cJSON *failed = cJSON_AddArrayToObject(answer, "failed");
-    while (cJSON_GetArraySize(all) > 0) {
-        cJSON *verdict = cJSON_DetachItemFromArray(all, 0);
-        bool law = strcmp(ls_json_string(verdict, "tier", ""), "law") == 0;
-        if (law && ls_verdict_code_in(verdict) == LS_FAIL) {
-            cJSON_AddNumberToObject(verdict, "judged_to_step", (double)step);
-            cJSON_AddItemToArray(failed, verdict);
-        } else {
-            cJSON_Delete(verdict);
-        }
-    }
-    cJSON_Delete(all);
-    return LS_OK; /* the process ends: what it holds goes with it */
-}
-
-static ls_status judge_now(void *context, FILE *to)
-{
-    const ls_observe_live *live = context;
     char cut[PATH_MAX];
     int64_t step = 0;
     ls_proc_isolated_recede(live->limit_s);
@@ -70,9 +44,13 @@ static ls_status judge_now(void *context, FILE *to)
     ls_path_remove_tree(cut_of(live, cut));
     cJSON *answer = cJSON_CreateObject();
     LS_MEMORY(answer != NULL);
-    LS_TRY(ls_observe_cut(directory, cut, INT32_MAX, &step));
+    LS_TRY(ls_live_cut(directory, cut, INT32_MAX, &step));
     if (step >= FIRST_STEP) {
-        LS_TRY(judge_cut(cut, step, answer));
+        LS_TRY(ls_observe_read(cut, &trace));
+        ls_live_judge(trace, &result);
+        ls_observe_verdicts_decide(trace, &result, gate, &headline);
+        cJSON_AddItemToObject(answer, "verdicts",
+                              ls_observe_verdicts_make(&headline, &result, "observed", gate));
     }
     cJSON_AddNumberToObject(answer, "step", (double)step);
     cJSON_AddNumberToObject(answer, "seconds", (double)clock() / CLOCKS_PER_SEC);
@@ -82,64 +60,31 @@ static ls_status judge_now(void *context, FILE *to)
     return LS_OK;
 }
 
-/* ---- when ------------------------------------------------------------------------------------ */
-
-/* The last step in the end of rank 0's file, 0 where none is in it. */
+/* Of rank 0, the open one among them; where its number is not known, enough. */
 static int64_t steps_now(const ls_observe_live *live)
 {
-    static char tail[TAIL_BYTES + 1];
-    LS_TEXT(path, PATH_MAX, "%s/jobs/observed/rank0.jsonl", live->directory);
-    ls_file_source source;
-    int64_t step = 0;
-    if (ls_file_open(path, LS_LINES_FILE_BYTES, &source) == LS_OK) {
-        int64_t from = source.bytes > TAIL_BYTES ? source.bytes - TAIL_BYTES : 0;
-        ssize_t got = pread(source.descriptor, tail, TAIL_BYTES, from);
-        tail[got > 0 ? got : 0] = '\0';
-        close(source.descriptor);
-        for (const char *line = tail; line != NULL; line = strchr(line, '\n')) {
-            line += *line == '\n';
-            int64_t number = ls_observe_step_of(line);
-            step = number > 0 ? number : step;
-        }
-    }
+    LS_TEXT(path, PATH_MAX, "%s/jobs/observed/open.rank0", live->directory);
+    char *text = access(path, R_OK) == 0 ? ls_text_read(path) : NULL;
+    int64_t step = text != NULL ? atoll(text) : live->next + 1;
+    free(text);
     return step;
 }
 
-static bool is_due(const ls_observe_live *live)
-{
-    double ran_s = ls_clock_ms_between(live->begun_ns, ls_clock_ns()) * 1e-3;
-    double needs_s = live->judged > 0 ? live->last_s * growth : first_s;
-    if (live->spent_s + needs_s > share * ran_s) {
-        return false;
-    }
-    int64_t step = steps_now(live);
-    bool again = live->judged > 0 && step > live->judged &&
-                 ls_clock_ms_between(live->done_ns, ls_clock_ns()) * 1e-3 > again_s;
-    return step >= live->next || again;
-}
-
+/* Starts a judgement where it is time for one. */
 static void begin(ls_observe_live *live)
 {
-    double ran_s = ls_clock_ms_between(live->begun_ns, ls_clock_ns()) * 1e-3;
-    live->limit_s = (int)ceil(share * ran_s - live->spent_s) + 1;
-    live->running = ls_proc_isolated_start(judge_now, live, &live->process) == LS_OK;
-}
-
-/* ---- what is said ---------------------------------------------------------------------------- */
-
-/* Above what the job prints next: a progress bar's line is cleared. */
-static void print_verdict(const cJSON *verdict)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    LS_MEMORY(to != NULL);
-    fputs(isatty(STDERR_FILENO) ? "\r\033[K\n" : "\n", to);
-    ls_observe_report_live(verdict, to);
-    fputs("\n", to);
-    fclose(to);
-    (void)ls_file_write(STDERR_FILENO, "standard error", text, bytes);
-    free(text);
+    int64_t now_ns = ls_clock_ns();
+    double left_s = share * ls_clock_ms_between(live->begun_ns, now_ns) * 1e-3 - live->spent_s;
+    if (left_s < (live->judged > 0 ? live->last_s * growth : first_s)) {
+        return;
+    }
+    int64_t step = steps_now(live);
+    bool again = live->judged > 0 && step > live->judged + 1 &&
+                 ls_clock_ms_between(live->done_ns, now_ns) * 1e-3 > again_s;
+    if (step > live->next || again) {
+        live->limit_s = (int)ceil(left_s) + 1;
+        live->running = ls_proc_isolated_start(judge_now, live, &live->process) == LS_OK;
+    }
 }
 
 /* The command's standard input is the verdict. */
@@ -161,23 +106,23 @@ static void notify(ls_observe_live *live, const cJSON *verdict)
     free(text);
 }
 
-/* Whether something is said that was not before. */
-static bool say(ls_observe_live *live, const cJSON *failed)
+/* Whether a law has failed that had not before. */
+static bool say(ls_observe_live *live, const cJSON *verdicts)
 {
     bool any = false;
     const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, failed)
+    cJSON_ArrayForEach(verdict, verdicts)
     {
         const char *id = ls_json_string(verdict, "case", "");
-        if (cJSON_HasObjectItem(live->said, id)) {
-            continue;
+        bool law = strcmp(ls_json_string(verdict, "tier", ""), "law") == 0;
+        if (law && ls_verdict_code_in(verdict) == LS_FAIL && !cJSON_HasObjectItem(live->said, id)) {
+            cJSON_AddTrueToObject(live->said, id);
+            ls_observe_report_live(verdict, live->judged);
+            if (live->notify != NULL) {
+                notify(live, verdict);
+            }
+            any = true;
         }
-        cJSON_AddTrueToObject(live->said, id);
-        print_verdict(verdict);
-        if (live->notify != NULL) {
-            notify(live, verdict);
-        }
-        any = true;
     }
     return any;
 }
@@ -187,17 +132,16 @@ static bool take_answer(ls_observe_live *live)
     char why[200];
     char *text = ls_proc_isolated_answer(&live->process, ls_clock_after(1), why, sizeof why);
     cJSON *answer = text == NULL ? NULL : ls_json_parse(text, NULL);
-    double seconds = ls_json_number(answer, "seconds", live->limit_s);
     live->running = false;
     live->done_ns = ls_clock_ns();
-    live->spent_s += seconds;
-    live->last_s = seconds;
+    live->last_s = ls_json_number(answer, "seconds", live->limit_s);
+    live->spent_s += live->last_s;
     live->judged = ls_json_integer(answer, "step", live->next);
     live->judged = live->judged < 1 ? 1 : live->judged;
     while (live->next <= live->judged) {
         live->next = live->next < SECOND_STEP ? SECOND_STEP : 2 * live->next;
     }
-    bool any = say(live, cJSON_GetObjectItemCaseSensitive(answer, "failed"));
+    bool any = say(live, cJSON_GetObjectItemCaseSensitive(answer, "verdicts"));
     cJSON_Delete(answer);
     free(text);
     return any;
@@ -221,9 +165,7 @@ bool ls_observe_live_watch(void *context)
     if (live->running) {
         return ls_proc_isolated_ready(&live->process) && take_answer(live) && live->stop;
     }
-    if (is_due(live)) {
-        begin(live);
-    }
+    begin(live);
     return false;
 }
 

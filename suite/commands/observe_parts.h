@@ -81,8 +81,8 @@ void ls_observe_report_print(const ls_observe_report *report, const char *direct
 /* The same, from the folder's files. */
 ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 
-/* One verdict while the job runs, with its law. */
-void ls_observe_report_live(const cJSON *verdict, FILE *to);
+/* To standard error, while the job runs: a law that fails in its steps up to this one. */
+void ls_observe_report_live(const cJSON *verdict, int64_t step);
 /* The table of laws and hints, for a terminal of 80 columns. */
 void ls_observe_report_rules(FILE *to);
 

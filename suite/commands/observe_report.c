@@ -271,16 +271,24 @@ static void print_verdict(const cJSON *verdict, int number, FILE *to)
     print_details(verdict, to);
 }
 
-void ls_observe_report_live(const cJSON *verdict, FILE *to)
+void ls_observe_report_live(const cJSON *verdict, int64_t step)
 {
+    char *all = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&all, &bytes);
+    LS_MEMORY(to != NULL);
     LS_TEXT(text, TEXT_BYTES, "a law fails in what the job has done up to step %lld: %s",
-            (long long)ls_json_integer(verdict, "judged_to_step", 0),
-            ls_json_string(verdict, "rule", ""));
+            (long long)step, ls_json_string(verdict, "rule", ""));
+    fputs(isatty(STDERR_FILENO) ? "\r\033[K\n" : "\n", to); /* of a progress bar */
     ls_report_lines_print(to, text, 2);
     ls_text_put(text, sizeof text, "not ok - %s # FAIL %s", ls_json_string(verdict, "case", "?"),
                 ls_json_string(verdict, "evidence", ""));
     ls_report_lines_print(to, text, 2);
     print_details(verdict, to);
+    fputc('\n', to);
+    fclose(to);
+    (void)ls_file_write(STDERR_FILENO, "standard error", all, bytes);
+    free(all);
 }
 
 static int count_lines(const char *text)

@@ -41,12 +41,10 @@ const char *ls_observe_root(const ls_observe_result *result, const ls_observe_fi
 void ls_observe_result_free(ls_observe_result *result);
 
 /* live.c: a job that still runs. */
-/* The number of the step that a line of events closes; 0: another event. */
-int64_t ls_observe_step_of(const char *line);
 /* Copies what a job has written into the new folder `to`, up to the last step, at most `most`, that
  * all its ranks have closed, as if it had ended there; *step: which, 0: none yet, no folder. */
-ls_status ls_observe_cut(const char *directory, const char *to, int64_t most, int64_t *step);
+ls_status ls_live_cut(const char *directory, const char *to, int64_t most, int64_t *step);
 /* Judges the laws whose FAIL stays one whatever comes later: rules/live.def. */
-void ls_observe_judge_live(const ls_observe_trace *trace, ls_observe_result *out);
+void ls_live_judge(const ls_observe_trace *trace, ls_observe_result *out);
 
 #endif

@@ -10,7 +10,6 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "observe_prefixes.h"
 #include "suite/observe/observe.h"
 
 enum { CALLS_RANKS = 4 };
@@ -242,6 +241,40 @@ static inline void calls_fail(const calls_job *job)
     fclose(f);
 }
 
+/* A law that fails after any of the steps fails at the end, too: `result`. */
+static inline void calls_prefixes(const char *folder, const ls_observe_result *result)
+{
+    int64_t step = 0;
+    for (int64_t most = 2; /* live, the first is 3 */
+         most <= 40; most++) {
+        ls_observe_trace *trace = NULL;
+        ls_observe_result now;
+        LS_TEXT(cut, 200, "%s/cut", folder);
+        ck_assert_int_eq(ls_live_cut(folder, cut, most, &step), LS_OK);
+        if (step < most) {
+            ls_path_remove_tree(cut);
+            return;
+        }
+        ck_assert_int_eq(ls_observe_read(cut, &trace), LS_OK);
+        ls_live_judge(trace, &now);
+        for (int i = 0; i < now.count; i++) {
+            const ls_observe_finding *f = &now.finding[i];
+            const ls_observe_finding *end = result->finding;
+            while (end->rule != f->rule) {
+                end++;
+            }
+            bool joins = strstr(end->verdict.evidence, "as with join()") != NULL; /* said live */
+            ck_assert_msg(f->verdict.code != LS_FAIL || end->verdict.code == LS_FAIL || joins,
+                          "%s fails after step %lld: %s (%s), and is %s at the end: %s",
+                          f->rule->id, (long long)step, f->verdict.evidence, f->verdict.cause,
+                          ls_verdict_name(end->verdict.code), end->verdict.evidence);
+        }
+        ls_observe_result_free(&now);
+        ls_observe_free(trace);
+        ls_path_remove_tree(cut);
+    }
+}
+
 /* Ends the job, reads it and judges all rules. */
 static inline void calls_judge(calls_job *job)
 {
@@ -252,7 +285,7 @@ static inline void calls_judge(calls_job *job)
     }
     ck_assert_int_eq(ls_observe_read(job->folder, &job->trace), LS_OK);
     ls_observe_judge_all(job->trace, &job->result);
-    prefixes_check(job->folder, &job->result);
+    calls_prefixes(job->folder, &job->result);
 }
 
 static inline void calls_close(calls_job *job)

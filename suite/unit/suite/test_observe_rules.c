@@ -14,7 +14,7 @@ static ls_observe_result judge(const fake_job *job)
     fake_write(job, folder, sizeof folder);
     ck_assert_int_eq(ls_observe_read(folder, &trace), LS_OK);
     ls_observe_judge_all(trace, &result);
-    prefixes_check(folder, &result);
+    calls_prefixes(folder, &result);
     ls_observe_free(trace);
     ls_path_remove_tree(folder);
     return result;
