@@ -23,12 +23,6 @@ static const double again_s = 30;   /* judged again after that, where the steps 
 static const double notify_s = 20;  /* for the commands of --notify, when the job has ended */
 enum { FIRST_STEP = 3, SECOND_STEP = 20 };
 
-static const char *cut_of(const ls_observe_live *live, char path[PATH_MAX])
-{
-    ls_text_put(path, PATH_MAX, "%s/jobs/.live", live->directory);
-    return path;
-}
-
 /* {"seconds", "step", "verdicts": as in verdicts.jsonl}; the process ends, and frees nothing. */
 static ls_status judge_now(void *context, FILE *to)
 {
@@ -37,11 +31,11 @@ static ls_status judge_now(void *context, FILE *to)
     ls_observe_trace *trace = NULL;
     ls_observe_result result;
     ls_observe_headline headline;
-    char cut[PATH_MAX];
     int64_t step = 0;
     ls_proc_isolated_recede(live->limit_s);
     LS_TEXT(directory, PATH_MAX, "%s/jobs/observed", live->directory);
-    ls_path_remove_tree(cut_of(live, cut));
+    LS_TEXT(cut, PATH_MAX, "%s/jobs/.live", live->directory);
+    ls_path_remove_tree(cut);
     cJSON *answer = cJSON_CreateObject();
     LS_MEMORY(answer != NULL);
     LS_TRY(ls_live_cut(directory, cut, INT32_MAX, &step));
@@ -172,13 +166,13 @@ bool ls_observe_live_watch(void *context)
 void ls_observe_live_end(void *context)
 {
     ls_observe_live *live = context;
-    char cut[PATH_MAX];
     if (live->running) {
         ls_proc_kill_child(live->process.pid);
         close(live->process.input);
     }
     (void)ls_proc_wait_all(live->command, live->notified, ls_clock_after(notify_s));
     ls_proc_end_all(live->command, live->notified, 1);
-    ls_path_remove_tree(cut_of(live, cut));
+    LS_TEXT(cut, PATH_MAX, "%s/jobs/.live", live->directory);
+    ls_path_remove_tree(cut);
     cJSON_Delete(live->said);
 }
