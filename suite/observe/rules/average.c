@@ -152,7 +152,7 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    int updates = 0;
+    int updates = 0, validated = ls_still_judge_validations(trace, out);
     for (int k = 0; k < trace->world; k++) {
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);
@@ -163,6 +163,9 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
             updates += k == 0 ? c.updates : 0;
         }
     }
-    ls_finding_close(out, updates, LS_SKIP, "no AveragedModel was updated",
-                     "averages of weights were updated %d times", updates);
+    ls_finding_close(out, updates + validated, LS_SKIP,
+                     "no AveragedModel was updated, and no weights of a validation are known",
+                     "averages of weights were updated %d times; the weights of %d validations "
+                     "compared with those of the start",
+                     updates, validated);
 }

@@ -61,6 +61,7 @@ void ls_rules_reduction_covered(const ls_observe_trace *trace, ls_observe_findin
     if (!ls_reduction_concerns(trace, out)) {
         return;
     }
+    ls_still_judge_branches(trace, out);
     const ls_observe_rank *rank = &trace->rank[0];
     ls_job_names unused = {0}, allowed = {0};
     int seen = 0, known = 0, unstepped = 0;

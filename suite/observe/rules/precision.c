@@ -628,6 +628,63 @@ static const char *cast_at(const ls_observe_rank *rank)
     return "";
 }
 
+/* ---- decay that rounding takes --------------------------------------------------------------- */
+
+/* Decoupled decay multiplies a parameter by 1 - rate * decay and rounds, before the rest of the
+ * step (torch/optim/adam.py; a fused kernel rounds once, behind all): below half of u, a quarter of
+ * the last digit of 1, the product rounds to the value itself, whatever it is. */
+typedef struct decays {
+    int asked, lost; /* steps of groups */
+    double most;     /* rate * decay */
+    const char *at;
+} decays;
+
+static const ls_observe_tensor *half_of(const ls_observe_rank *rank, const ls_event *group)
+{
+    const ls_event *name;
+    ls_event_each(name, ls_event_list(group, params)) {
+        const ls_observe_tensor *tensor = ls_job_tensor(rank, ls_event_to_text(name, ""));
+        if (tensor != NULL && is_half_param(tensor)) {
+            return tensor;
+        }
+    }
+    return NULL;
+}
+
+static void add_decays(const ls_observe_rank *rank, const ls_call *call, decays *d)
+{
+    const ls_event *optimizer = ls_job_optimizer(rank, call->optimizer), *group;
+    int index = 0;
+    ls_event_each(group, ls_event_list(optimizer, groups)) {
+        const ls_event *set = ls_event_at(ls_event_member(call->json, set), index);
+        double decay = ls_event_number(set, weight_decay, ls_event_number(group, weight_decay, 0)) *
+                       ls_calls_rate(call, index++);
+        const ls_observe_tensor *half = half_of(rank, group);
+        if (half == NULL || !ls_event_bool(group, decoupled, false) ||
+            ls_event_bool(group, fused, false) || !(decay > 0)) {
+            continue;
+        }
+        d->asked += call->times;
+        d->lost += decay < ls_samples_unit(half->type).u / 2 ? call->times : 0;
+        d->most = fmax(d->most, decay);
+        d->at = ls_event_text(optimizer, at, "");
+    }
+}
+
+/* Of optimizers of torch, all of whose steps lose it. */
+static decays lost_decays(const ls_observe_rank *rank)
+{
+    decays d = {.at = ""};
+    if (is_plain(rank)) {
+        ls_trace_each_call_of(walk, rank) {
+            if (walk.call->kind == LS_CALL_OPTIMIZER_STEP) {
+                add_decays(rank, walk.call, &d);
+            }
+        }
+    }
+    return d;
+}
+
 static int count_half(const ls_observe_trace *trace)
 {
     int count = 0;
@@ -675,6 +732,7 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
         return;
     }
     double share = m.lost / m.asked;
+    decays decay = lost_decays(&trace->rank[0]);
     LS_TEXT(found, 300,
             "%.3g %% of the way that the steps ask of %s parameters is lost to rounding: in "
             "detailed steps %.3g %% of updates are below half of the value's last digit and change "
@@ -689,6 +747,16 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
                         "%d of %d %s tensors never move, and rounding takes each update that the "
                         "steps ask of them: %s",
                         standing.count, count_half(trace), m.type, ls_job_names_text(&standing));
+    } else if (decay.asked >= asked_steps.value && decay.lost == decay.asked) {
+        ls_finding_set(out, LS_FAIL, decay.at,
+                       "weight decay has no effect: values times 1 - rate * decay round to "
+                       "themselves in a half type, in each step",
+                       "keep parameters in f32 and let autocast cast them, or step by an "
+                       "optimizer with f32 copies, stochastic rounding or compensated sums",
+                       "weight decay asks for %.2g of a value in a step at most, %s rounds away "
+                       "what is below %.2g: all %d steps are to the bit those without decay",
+                       decay.most, m.type, ls_samples_unit(m.type).u / 2, decay.asked);
+        return;
     } else if (share > some.value) {
         ls_verdict_set(&out->verdict, LS_WEAK, "%s", found);
     }

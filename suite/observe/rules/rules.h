@@ -28,6 +28,12 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, bool
  * optimizer, where the job that wrote the file is known and had as many ranks. */
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
 
+/* still.c: whether what is trained moves; fails where it does not. */
+void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out);
+void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Returns the number of validations whose weights are known. */
+int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out);
+
 /* split.c: why replicas that were equal hold different values after a step. */
 /* Two ranks that differ after a step. */
 typedef struct ls_split {

@@ -760,5 +760,8 @@ void ls_rules_step_judge(const ls_observe_trace *trace, ls_observe_finding *out)
                         (long long)t.step, t.rank, t.first, t.wrong, ls_job_names_text(&t.names));
         blame(&t, out);
     }
+    if (t.wrong == 0) {
+        ls_still_judge_optimizers(trace, out);
+    }
     conclude(&t, out);
 }

@@ -589,4 +589,31 @@ static const calls_row falls[] = {
 
 CALLS_TEST(a_rate_of_next_to_nothing_is_caught, falls)
 
+/* Weights that are validated, and parts that run with autograd off. */
+#define VALIDATED(weights)                                                                        \
+    "; "                                                                                          \
+    "{\"event\":\"validated\",\"step\":3,\"model\":0,\"at\":\"train.py:41\",\"param\":\"" weights \
+    "\"};"
+#define STARTED "!\"digest\":{\"param\":\"a0\"},; 3x F b O"
+#define DETACHED(steps, now)                                                                       \
+    "!; 8x F b O; {\"event\":\"detached\",\"steps\":" steps                                        \
+    ",\"at\":\"net.py:31\",\"names\":[\"fc.weight\"],\"digests\":[\"b1\"],\"digests_now\":[\"" now \
+    "\"]}"
+
+static const calls_row still[] = {
+    {STARTED VALIDATED("a0") "F b O" VALIDATED("a0") "F b O", "optimizer.average", LS_FAIL,
+     "all 2 validations after steps run with the weights that the model started from .. | "
+     "train.py:41"},
+    {STARTED VALIDATED("a0") "F b O" VALIDATED("a1") "F b O", "optimizer.average", LS_PASS,
+     "2 validations"},
+    {STARTED VALIDATED("a0") "F b O", "optimizer.average", LS_PASS, "1 validations"},
+    {STARTED, "optimizer.average", LS_SKIP, ""},
+    {DETACHED("7", "b1"), "reduction.covered", LS_FAIL,
+     "1 parameters that an optimizer has never get a gradient in 7 steps .. | net.py:31"},
+    {DETACHED("7", "b2"), "reduction.covered", LS_WEAK, ""},
+    {DETACHED("2", "b1"), "reduction.covered", LS_WEAK, ""},
+};
+
+CALLS_TEST(what_is_trained_moves, still)
+
 TEST_MAIN("observe_settings", .timeout_s = 120)

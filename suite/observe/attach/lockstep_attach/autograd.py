@@ -186,6 +186,8 @@ class Autograd:
         if marks:
             entry["reached"] = hub.optimizers.reached(marks)
         hub.models.after_backward()
+        if hub.steps.now.detail and error is None:
+            hub.still.after_backward()
         hub.steps.spend("backward", begin_ns)
         hub.steps.detail.unhook()
         hub.scalers.gone_backward()

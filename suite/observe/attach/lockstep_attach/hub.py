@@ -26,6 +26,7 @@ from . import (
     scalers,
     schedules,
     steps,
+    still,
 )
 from .events import Late, Lazy, Places, Writer, text
 from .wrapping import Switch, wrap
@@ -156,6 +157,7 @@ class Hub:
         self.models = models.Models(self)
         self.optimizers = optimizers.Optimizers(self)
         self.outside = outside.Outside(self)
+        self.still = still.Still(self)
         self.params = params.Params(self)
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)
@@ -371,6 +373,7 @@ class Hub:
         if self.writer.file is not None:
             self.steps.close_last()
             self.steps.unfinished()
+            self.still.finish()
             self.data.finish()
             self._cost()
             self.put("end", steps=self.steps.done, why=why)

@@ -665,7 +665,8 @@ class Models:
         if steps.now.detail:
             hub.misuse.targets.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
-        return entry, watched, record, time.perf_counter_ns()
+        detached = grad and training and steps.now.detail and hub.still.before_forward(module)
+        return entry, (watched, detached or None), record, time.perf_counter_ns()
 
     def _input(self, tensor):
         count = tensor.numel()
@@ -712,8 +713,8 @@ class Models:
         entry, watched, record, begin_ns = note
         model = self.known(args[0])
         self.hub.steps.spend("forward", begin_ns)
-        if watched is not None:
-            self.hub.undo(watched)
+        for remove in filter(None, watched):
+            self.hub.undo(remove)
         if entry["autocast"] is None and entry["grad"]:
             entry["autocast"] = model.autocast_inside
         first = _first_tensor(self.hub.torch, result)
@@ -741,6 +742,10 @@ class Models:
             self.hub.misuse.evaluates(not mode)
             word = "train" if mode else "eval"
             self.hub.steps.note("sync_module", mode=word, model=model.index)
+        if self.switching == 1 and not mode:
+            evaluated = model if model is not None else self._of_inner(args[0])
+            if evaluated is not None and evaluated.kind != "replaced":
+                self.hub.still.evaluates(evaluated)
 
     def _is_in_train(self, part):
         """Whether the train() of another module puts it in eval mode."""

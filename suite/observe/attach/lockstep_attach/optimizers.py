@@ -21,7 +21,7 @@ APEX_RULES = {
 }
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "amsgrad",
-    "maximize",
+    "maximize", "fused",
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
 

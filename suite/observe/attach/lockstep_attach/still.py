@@ -1,0 +1,122 @@
+"""What shows later whether that which is trained moves: the weights that are validated, and
+parameters whose modules run with autograd off.
+"""
+
+VALIDATIONS, NAMES = 16, 256  # that are written
+
+
+class Still:
+    def __init__(self, hub):
+        self.hub = hub
+        self.remove = None  # of the hook that waits for a validation's first forward
+        self.validations = self.validated = 0  # validated: steps done at the last one
+        self.empty = None  # ids of parameters that the last detailed step gave no gradient
+        self.calls = []  # (module, autograd is on, place) of this forward
+        self.hooks = []
+        self.noted = None  # (parameters, members of the event, steps done)
+
+    # ---- the weights of a validation -------------------------------------------------------------
+
+    def evaluates(self, model):
+        """eval() of a known model. The hook is of all modules and stays until the next forward: one
+        of the instance would go along where it is saved.
+        """
+        done = self.hub.steps.done_now()
+        if self.hub.models.compiles or self.validations >= VALIDATIONS or done == self.validated:
+            return
+        self.leave()
+        parts = {id(part) for part in model.ref().modules()}
+
+        def look(module, inputs):
+            if not self.hub.idle() and id(module) in parts and self.remove is not None:
+                self.hub.call(self._validates, model, module)
+
+        register = self.hub.torch.nn.modules.module.register_module_forward_pre_hook
+        self.remove = register(look).remove
+        self.hub.temporary.append(self.leave)
+
+    def leave(self):
+        if self.remove is not None:
+            remove, self.remove = self.remove, None
+            if self.leave in self.hub.temporary:
+                self.hub.temporary.remove(self.leave)
+            remove()
+
+    def _validates(self, model, module):
+        self.leave()
+        if self.hub.own.grad or module.training:
+            return
+        self.validations += 1
+        self.validated = self.hub.steps.done_now()
+        self.hub.put(
+            "validated",
+            step=self.validated,
+            model=model.index,
+            at=self.hub.places.here(),
+            param=self.hub.digests.digest([p.detach() for _, p in model.params()]),
+        )
+
+    # ---- parameters whose modules run with autograd off ------------------------------------------
+
+    def after_backward(self):
+        """Of a detailed step: what has no gradient, though an optimizer is to move it."""
+        hub = self.hub
+        moving = hub.optimizers.moving()
+        pairs = [(e, p) for e, p in hub.models.trainable() if p.grad is None and id(p) in moving]
+        if self.noted is None and self.calls:
+            self._note(pairs)
+        self.calls = []
+        self.empty = {id(p) for _, p in pairs}
+
+    def before_forward(self, module):
+        """Of a detailed step, in training: what undoes the hooks, or None."""
+        if self.noted is not None or not self.empty or self.hub.models.compiles:
+            return None
+        parts = [m for m in module.modules() if any(id(p) in self.empty for p in m.parameters())]
+        self.hooks += [part.register_forward_pre_hook(self._hook) for part in parts]
+        self.hub.temporary.append(self.after_forward)
+        return self.after_forward
+
+    def _hook(self, module, inputs):
+        if not self.hub.idle():
+            self.hub.call(self._called, module)
+
+    def _called(self, module):
+        self.calls.append((module, self.hub.own.grad, self.hub.places.here()))
+
+    def after_forward(self):
+        for handle in self.hooks:
+            handle.remove()
+        self.hooks = []
+
+    def _note(self, pairs):
+        ran = {}  # whether it ever ran with autograd on
+        for module, on, _ in self.calls:
+            ran[id(module)] = ran.get(id(module), False) or on
+        off = {id(p) for m, _, _ in self.calls if not ran[id(m)] for p in m._parameters.values()}
+        on = {id(p) for m, _, _ in self.calls if ran[id(m)] for p in m._parameters.values()}
+        entries = [(e, p) for e, p in pairs if id(p) in off - on and id(p) in self.empty][:NAMES]
+        if entries:
+            params = [p for _, p in entries]
+            wanted = {id(p) for p in params}
+            places = (
+                at
+                for module, on, at in self.calls  # the outermost come first
+                if not on and any(id(p) in wanted for p in module.parameters())
+            )
+            members = {
+                "at": next(places, ""),
+                "names": [entry.name for entry, _ in entries],
+                "digests": self.hub.digests.each([p.detach() for p in params]),
+            }
+            self.noted = (params, members, self.hub.steps.done)
+
+    def finish(self):
+        """At the job's end."""
+        self.leave()
+        if self.noted is not None:
+            params, members, done = self.noted
+            self.noted = None
+            now = self.hub.digests.each([p.detach() for p in params])
+            steps = self.hub.steps.done - done
+            self.hub.put("detached", steps=steps, digests_now=now, **members)

@@ -1,0 +1,196 @@
+/* Whether what is trained moves: an optimizer's parameters, a branch of the model, the weights that
+ * are validated. Parts of the rules optimizer.step, reduction.covered and optimizer.average. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/core/text.h"
+#include "rules.h"
+#include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
+
+static const ls_tol enough =
+    LS_TOL(5, "steps: an optimizer may gather the gradients of a few before it moves");
+static const ls_tol gathering =
+    LS_TOL(32, "steps, where its state moves: some gather gradients of many batches there");
+
+/* ---- an optimizer whose steps change nothing ------------------------------------------------- */
+
+/* A step that some optimizer makes at a rate above 0. */
+static bool is_made(const ls_observe_step *step)
+{
+    bool made = false;
+    ls_trace_each_kind(call, step, LS_CALL_OPTIMIZER_STEP) {
+        for (int group = 0; !made && !isnan(ls_calls_rate(call, group)); group++) {
+            made = ls_calls_rate(call, group) > 0;
+        }
+    }
+    return made && !step->step->skipped;
+}
+
+/* Such steps from the first digest to the last, where the parameters are the same in all digests;
+ * 0: they are not, or there are no two. */
+static int64_t unmoved_steps(const ls_observe_rank *rank, bool *state_moves)
+{
+    const char *param = NULL, *state = NULL;
+    int64_t made = 0, counted = 0;
+    ls_trace_each_step(step, rank) {
+        const char *own = ls_trace_digest(step, LS_RECORD_PARAM);
+        const char *moments = ls_trace_digest(step, LS_RECORD_STATE);
+        made += param != NULL && is_made(step);
+        if (own == NULL) {
+            continue;
+        }
+        if (param != NULL && strcmp(own, param) != 0) {
+            return 0;
+        }
+        *state_moves = *state_moves || (state != NULL && moments != NULL && strcmp(state, moments));
+        param = own;
+        state = moments;
+        counted = made;
+    }
+    return counted;
+}
+
+/* Whether a plain step by the gradient would change the tensor: one that rounding takes away in
+ * f32 says nothing; and whether it has changed nothing. */
+static bool asks_in_vain(const ls_samples *samples, const char *name, double rate)
+{
+    const ls_dumpfile *file = samples->file[0];
+    ls_values used = ls_samples_read(file, "used", name, NULL);
+    ls_values param = ls_samples_read(file, "param", name, NULL);
+    ls_values next = ls_samples_read(file, "next", name, NULL);
+    bool asked = false;
+    if (used.v != NULL && !ls_samples_overflow(&used) && ls_samples_equal(&param, &next) &&
+        used.count == param.count) {
+        for (int64_t i = 0; i < used.count; i++) {
+            asked = asked || rate * fabs(used.v[i]) > 4 * param.unit.u * fabs(param.v[i]);
+        }
+    }
+    ls_samples_free(&used);
+    ls_samples_free(&param);
+    ls_samples_free(&next);
+    return asked;
+}
+
+/* The optimizer that was asked in vain in this step, or NULL. */
+static const ls_event *asked_in_vain(const ls_samples *samples)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        int optimizer = -1, group;
+        const ls_call *call = NULL;
+        /* of half types precision.updates says what rounding takes */
+        if (strcmp(tensor->type, "f32") != 0 ||
+            ls_job_group(rank, tensor->name, -1, &optimizer, &group) == NULL ||
+            ls_job_steps_of(samples->step[0], optimizer, &call) == 0) {
+            continue;
+        }
+        double rate = ls_calls_rate(call, group);
+        if (rate > 0 && asks_in_vain(samples, tensor->name, rate)) {
+            return ls_job_optimizer(rank, optimizer);
+        }
+    }
+    return NULL;
+}
+
+void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    bool state_moves = false;
+    int64_t steps = trace->attached ? unmoved_steps(&trace->rank[0], &state_moves) : 0;
+    if (steps < (state_moves ? gathering : enough).value) {
+        return;
+    }
+    int asked = 0;
+    const ls_event *optimizer = NULL;
+    ls_samples_each(samples, trace, 0, true, out) {
+        if (samples.file[0] != NULL && is_made(samples.step[0])) {
+            const ls_event *one = asked_in_vain(&samples);
+            optimizer = one != NULL ? one : optimizer;
+            asked += one != NULL;
+        }
+    }
+    if (asked >= 2) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(optimizer, at, ""),
+                       "the optimizer's step leaves out all parameters: a list of them that it "
+                       "keeps is empty or of another time, or it changes copies",
+                       "let step() go through param_groups and their gradients each time",
+                       "%.80s is asked to step %lld times at a rate above 0, %d detailed steps "
+                       "have gradients, and no parameter ever changes",
+                       ls_event_text(optimizer, class, "an optimizer"), (long long)steps, asked);
+    }
+}
+
+/* ---- a branch that runs without autograd ----------------------------------------------------- */
+
+void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    const ls_event *event = ls_trace_last(rank, detached);
+    const ls_event *then = ls_event_list(event, digests), *now = ls_event_list(event, digests_now);
+    const ls_event *names = ls_event_list(event, names);
+    ls_job_names still = {0};
+    if (event == NULL || ls_event_int(event, steps, 0) < enough.value) {
+        return;
+    }
+    for (int i = 0; i < ls_event_count(names); i++) {
+        const char *before = ls_event_to_text(ls_event_at(then, i), "");
+        if (before[0] != '\0' && !strcmp(before, ls_event_to_text(ls_event_at(now, i), ""))) {
+            ls_job_add_name(&still, ls_event_to_text(ls_event_at(names, i), ""));
+        }
+    }
+    if (still.count > 0 && still.count == ls_event_count(names)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
+                       "the part runs without autograd: within no_grad(), or by a checkpoint with "
+                       "use_reentrant=True none of whose inputs requires a gradient",
+                       "checkpoint(..., use_reentrant=False), or leave no_grad(); freeze what is "
+                       "not to be trained",
+                       "%d parameters that an optimizer has never get a gradient in %d steps, and "
+                       "stay as they are: their modules run with autograd off: %s",
+                       still.count, ls_event_int(event, steps, 0), ls_job_names_text(&still));
+    }
+}
+
+/* ---- validations of the weights of the start ------------------------------------------------- */
+
+/* Whether a step changed the parameters. */
+static bool has_trained(const ls_observe_rank *rank)
+{
+    const char *first = NULL;
+    ls_trace_each_step(step, rank) {
+        const char *own = ls_trace_digest(step, LS_RECORD_PARAM);
+        if (own != NULL && first != NULL && strcmp(first, own) != 0) {
+            return true;
+        }
+        first = first == NULL ? own : first;
+    }
+    return false;
+}
+
+int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    int seen = 0, start = 0;
+    const ls_event *event, *last = NULL;
+    ls_event_each(event, ls_trace_events(rank, validated)) {
+        const ls_event *model = ls_job_model(rank, ls_event_int(event, model, -1));
+        const ls_event *digest = ls_event_object(model, digest);
+        seen++;
+        if (ls_event_has(event, param) && ls_event_has(digest, param) &&
+            !strcmp(ls_event_text(event, param, ""), ls_event_text(digest, param, ""))) {
+            start++;
+            last = event;
+        }
+    }
+    if (start >= 2 && start == seen && has_trained(rank)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(last, at, ""),
+                       "an average or a copy is put into the model before it is validated, and has "
+                       "never followed the weights: it may look for them by other names",
+                       "update the average from the module whose names it was made of (model or "
+                       "model.module, not both)",
+                       "all %d validations after steps run with the weights that the model started "
+                       "from, to the bit, and the steps have changed these",
+                       start);
+    }
+    return seen;
+}
