@@ -2,9 +2,12 @@
  * state holds the rate as it was used, hence scaled: each resume scales it once more. Where the
  * file comes from a job of one rank, the same line is right, once. */
 
+#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "suite/observe/trace/job.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
@@ -363,10 +366,379 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
         ls_job_count(before, pass) + 1, path);
 }
 
+static const ls_event *last_restore(const ls_observe_rank *rank, const char *what)
+{
+    const ls_event *restore, *last = NULL;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
+            last = restore;
+        }
+    }
+    return last;
+}
+
+/* The writer's event of the file, by the rank that wrote it. */
+static const ls_event *written_by(const ls_observe_trace *writer, const char *path, int *rank)
+{
+    const ls_event *save, *last = NULL;
+    for (int k = 0; k < writer->world && last == NULL && path[0] != '\0'; k++) {
+        ls_event_each(save, ls_trace_events(&writer->rank[k], save)) {
+            if (strcmp(ls_event_text(save, path, ""), path) == 0) {
+                last = save;
+                *rank = k;
+            }
+        }
+    }
+    return last;
+}
+
+/* ---- the rest of a pass ---------------------------------------------------------------------- */
+
+/* What was trained of a pass that was cut, on this rank, and of the pass that goes on with it. */
+typedef struct rest {
+    const ls_event *cut, *on;
+    int trained, left, whole; /* samples */
+} rest;
+
+/* The indices of the batches of a pass that were trained on: [*count] from the first. */
+static int trained_of(const ls_event *pass, int *count)
+{
+    const ls_event *used = ls_event_list(pass, used);
+    int batch = ls_job_count(pass, batch), all = ls_event_count(ls_event_list(pass, kept));
+    int first = ls_event_to_int(ls_event_at(used, 0), 0) * batch;
+    int last = (ls_event_to_int(ls_event_at(used, 1), -1) + 1) * batch;
+    last = last > all ? all : last;
+    *count = first < last ? last - first : 0;
+    return first;
+}
+
+static bool is_same_data(const ls_event *a, const ls_event *b)
+{
+    return ls_job_count(a, length) == ls_job_count(b, length);
+}
+
+static bool is_known(const ls_event *pass)
+{
+    int batch = ls_job_count(pass, batch), given = ls_job_count(pass, given);
+    return pass != NULL && batch > 0 && given < (1 << 24) / batch &&
+           ls_event_count(ls_event_list(pass, used)) == 2 && ls_event_int(pass, modulus, 0) == 1;
+}
+
+/* The pass that the file cut: nothing was trained on behind it. */
+static const ls_event *cut_pass(const ls_observe_rank *rank, int64_t saved)
+{
+    const ls_event *data, *last = NULL;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        last = ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)saved ? data : last;
+    }
+    bool behind = rank->step_count > 0 && rank->step[rank->step_count - 1].step->step > saved;
+    return last == NULL || behind || ls_event_bool(last, whole, false) ? NULL : last;
+}
+
+/* The job goes on within the pass: what it takes is what was left. */
+static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest *out)
+{
+    const ls_event *on = ls_pass_trained(&trace->rank[k], 0);
+    const ls_event *cut = cut_pass(&trace->before->rank[k], saved), *data;
+    if (!is_known(on) || !is_known(cut) || !ls_event_bool(on, whole, false) ||
+        ls_job_count(on, batch) != ls_job_count(cut, batch) || !is_same_data(on, cut)) {
+        return false;
+    }
+    int first = trained_of(on, &out->left), batch = ls_job_count(on, batch);
+    trained_of(cut, &out->trained);
+    out->whole = first > 0 ? ls_job_count(on, count)
+                           : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
+    ls_event_each(data, ls_trace_events(&trace->before->rank[k], data)) {
+        bool same = ls_pass_is_trained(data) && is_same_data(data, on);
+        if (same && ls_event_bool(data, whole, false)) {
+            out->whole = ls_job_count(data, count);
+        }
+    }
+    out->cut = cut;
+    out->on = on;
+    return out->trained > 0 && out->left > 0 && abs(out->trained + out->left - out->whole) < batch;
+}
+
+/* Adds to `times` how often each index was trained on; false: one is none of the data set. */
+static bool add_trained(const ls_event *pass, int length, unsigned char *times)
+{
+    const ls_event *one;
+    int count, place = 0, first = trained_of(pass, &count);
+    ls_event_each(one, ls_event_list(pass, kept)) {
+        if (place >= first && place < first + count) {
+            double index = one->number;
+            if (!ls_event_is_number(one) || !(index >= 0 && index < length)) {
+                return false;
+            }
+            times[(int)index] += times[(int)index] < UCHAR_MAX;
+        }
+        place++;
+    }
+    return true;
+}
+
+static int count_above(const unsigned char *times, int length, int most)
+{
+    int count = 0;
+    for (int i = 0; i < length; i++) {
+        count += times[i] > most;
+    }
+    return count;
+}
+
+/* Later passes that are as short as the rest of the one that was cut. */
+static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_finding *out)
+{
+    const ls_event *data = r->on;
+    int batch = ls_job_count(data, batch), short_ones = 0;
+    while ((data = ls_event_after(data)) != NULL) {
+        bool same = ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
+                    is_same_data(data, r->on);
+        short_ones += same && ls_job_count(data, count) == ls_job_count(r->on, count);
+    }
+    if (short_ones > 0 && ls_job_count(r->on, count) + batch <= r->whole) {
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(load, at, ""),
+            "the place in the data with which the job goes on is kept for the passes behind it",
+            "begin each pass but the first one at its first sample",
+            "rank %d: %d passes behind the first one have %d samples, as the rest of the one that "
+            "%.100s cut, and not %d",
+            k, short_ones, ls_job_count(r->on, count), ls_event_text(load, path, ""), r->whole);
+    }
+}
+
+/* What was trained of a pass before the file, and behind it, is the data set: no sample twice, but
+ * for those that fill up each rank's last batch. */
+static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0);
+    const char *path = ls_event_text(load, path, "");
+    int writer = 0;
+    const ls_event *save = written_by(trace->before, path, &writer), *rng;
+    int length = 0, batch = 0;
+    unsigned char *early = NULL, *late = NULL;
+    bool known = save != NULL;
+    for (int k = 0; k < trace->world && known; k++) {
+        rest r = {0};
+        known = find_rest(trace, k, ls_saved_step(save), &r);
+        if (known && k == 0) {
+            length = ls_job_count(r.on, length);
+            early = ls_list_make((size_t)length + 1, 1);
+            late = ls_list_make((size_t)length + 1, 1);
+        }
+        known = known && ls_job_count(r.on, length) == length &&
+                add_trained(r.cut, length, early) && add_trained(r.on, length, late);
+        batch = known ? ls_job_count(r.on, batch) : 0;
+        if (known) {
+            judge_offset(&r, load, k, out);
+        }
+    }
+    int fill = batch * trace->world;
+    if (known && ls_verdict_good(out->verdict.code) && count_above(early, length, 1) <= fill &&
+        count_above(late, length, 1) <= fill) {
+        int again = 0, never = 0;
+        for (int i = 0; i < length; i++) {
+            again += early[i] > 0 && late[i] > 0;
+            never += early[i] == 0 && late[i] == 0;
+        }
+        rng = last_restore(&trace->rank[0], "rng");
+        if (again > fill) {
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(rng != NULL ? rng : load, at, ""),
+                "the job goes on within a pass, and draws its rest from another order than the one "
+                "that was cut",
+                "restore the random state with which the pass began before its order is drawn, or "
+                "save the order",
+                "%d of %d samples were trained on before %.100s was written and come again in the "
+                "rest of the pass, and %d never come",
+                again, length, path, never);
+        }
+    }
+    free(early);
+    free(late);
+}
+
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     judge_batches(trace, out);
     if (ls_verdict_good(out->verdict.code)) {
         judge_pass_again(trace, out);
+    }
+    if (ls_verdict_good(out->verdict.code)) {
+        judge_rest(trace, out);
+    }
+}
+
+/* ---- moments and settings of other parameters ------------------------------------------------ */
+
+/* One model of the same class in both jobs: names mean the same in both. */
+static bool is_one_model(const ls_observe_rank *a, const ls_observe_rank *b)
+{
+    const ls_event *one = ls_trace_last(a, model), *other = ls_trace_last(b, model);
+    return ls_job_models(a) == 1 && ls_job_models(b) == 1 && ls_event_same(one, other, name);
+}
+
+/* The place of a text in a list; -1: none, or several. */
+static int place_of(const ls_event *list, const char *text)
+{
+    const ls_event *one;
+    int place = 0, found = -1, times = 0;
+    ls_event_each(one, list) {
+        if (ls_event_is_text(one) && strcmp(one->text, text) == 0) {
+            found = place;
+            times++;
+        }
+        place++;
+    }
+    return times == 1 ? found : -1;
+}
+
+/* A parameter with the moments that the file has of another one. */
+static void judge_marks(const ls_event *save, const ls_event *restore, int k,
+                        ls_observe_finding *out)
+{
+    const ls_event *had = ls_event_list(save, moments), *has = ls_event_list(restore, moments);
+    const ls_event *wrote = ls_event_list(save, marks), *reads = ls_event_list(restore, marks);
+    const ls_event *name, *other = NULL, *first = NULL;
+    int place = 0, wrong = 0;
+    ls_event_each(name, has) {
+        const char *mark = ls_event_to_text(ls_event_at(reads, place++), "");
+        const char *text = ls_event_to_text(name, "?");
+        int own = place_of(had, text), from = place_of(wrote, mark);
+        const char *source = from < 0 ? "" : ls_event_to_text(ls_event_at(had, from), "");
+        if (own >= 0 && from >= 0 && own != from && place_of(has, source) >= 0) {
+            first = wrong == 0 ? name : first;
+            other = wrong == 0 ? ls_event_at(had, from) : other;
+            wrong++;
+        }
+    }
+    if (wrong > 0) {
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(restore, at, ""),
+            "an optimizer's state is matched by position, and its parameters come in another "
+            "order than in the job that wrote the file",
+            "build the parameters in the same order, or load the state by names",
+            "rank %d: %d parameters have the moments of another one: %s those that the file has "
+            "of %s",
+            k, wrong, first->text, other->text);
+    }
+}
+
+/* Groups with the file's settings in their order, that have one another's parameters. */
+static void judge_members(const ls_observe_rank *now, const ls_observe_rank *before,
+                          const ls_event *restore, int k, ls_observe_finding *out)
+{
+    int number = ls_event_int(restore, which, -1), place = 0;
+    const ls_event *own = ls_event_list(ls_job_optimizer(now, number), groups), *group, *name;
+    const ls_event *old = ls_event_list(ls_job_optimizer(before, number), groups);
+    ls_job_names moved = {0};
+    double gives = NAN, had = NAN;
+    ls_event_each(group, own) {
+        const ls_event *same = ls_event_at(old, place++);
+        if (ls_event_number(group, weight_decay, NAN) != ls_event_number(same, weight_decay, NAN)) {
+            return; /* set by the script, or matched by names */
+        }
+    }
+    ls_event_each(group, place == ls_event_count(old) ? own : NULL) {
+        ls_event_each(name, ls_event_list(group, params)) {
+            int optimizer, at;
+            const ls_event *was =
+                ls_job_group(before, ls_event_to_text(name, "?"), number - 1, &optimizer, &at);
+            double decay = ls_event_number(group, weight_decay, NAN);
+            if (was != NULL && optimizer == number &&
+                ls_event_number(was, weight_decay, NAN) != decay) {
+                ls_job_add_name(&moved, name->text);
+                gives = decay;
+                had = ls_event_number(was, weight_decay, NAN);
+            }
+        }
+    }
+    if (moved.count > 0) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(restore, at, ""),
+                       "an optimizer's settings are matched by position, and its groups have other "
+                       "parameters than in the job that wrote the file",
+                       "build the groups in the same order, or load their state by names",
+                       "rank %d: %s have the decay %g, and had %g when the file was written", k,
+                       ls_job_names_text(&moved), gives, had);
+    }
+}
+
+void ls_restored_judge_places(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
+        const ls_observe_rank *rank = &trace->rank[k];
+        const ls_event *load = ls_event_at(ls_trace_events(rank, load), 0);
+        const ls_event *restore = last_restore(rank, "optimizer");
+        int writer = 0;
+        const ls_event *save = written_by(trace->before, ls_event_text(load, path, ""), &writer);
+        const ls_observe_rank *before = &trace->before->rank[writer];
+        if (save == NULL || restore == NULL || !is_one_model(rank, before)) {
+            continue;
+        }
+        judge_marks(save, restore, k, out);
+        if (ls_verdict_good(out->verdict.code)) {
+            judge_members(rank, before, restore, k, out);
+        }
+    }
+}
+
+/* ---- what a file lacks ----------------------------------------------------------------------- */
+
+/* The digest that the writer had of a parameter of that type which its file lacks, "" otherwise. */
+static const char *lacked(const ls_event *save, const char *name, const char *type)
+{
+    const ls_event *pair;
+    ls_event_each(pair, ls_event_list(save, lacks)) {
+        if (strcmp(ls_event_to_text(ls_event_at(pair, 0), ""), name) == 0 &&
+            strcmp(ls_event_to_text(ls_event_at(pair, 2), ""), type) == 0) {
+            return ls_event_to_text(ls_event_at(pair, 1), "");
+        }
+    }
+    return "";
+}
+
+static const ls_event *writes(const ls_observe_trace *trace, const char *path)
+{
+    int rank;
+    const ls_event *save = written_by(trace, path, &rank);
+    return save != NULL || trace->before == NULL ? save : written_by(trace->before, path, &rank);
+}
+
+static void judge_used(const ls_observe_trace *trace, int k, const ls_event *left,
+                       ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    const char *name = ls_event_text(left, name, ""), *bits = ls_event_text(left, bits, "");
+    int optimizer, group;
+    const ls_event *load;
+    if (ls_job_group(rank, ls_event_text(left, full, ""), -1, &optimizer, &group) != NULL) {
+        return; /* a new part, which is trained from here on */
+    }
+    ls_event_each(load, ls_trace_events(rank, load)) {
+        const ls_event *save = writes(trace, ls_event_text(load, path, ""));
+        const char *had = lacked(save, name, ls_event_text(left, type, "?"));
+        if (had[0] != '\0' && bits[0] != '\0' && strcmp(had, bits) != 0) {
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(left, at, ""),
+                "the file has only what an optimizer trains: the rest of the model is used as it "
+                "was drawn",
+                "save model.state_dict() of the whole model, and load it with strict=True",
+                "rank %d: %.100s was written (%s) without %.80s, which nothing gave the value "
+                "that it had then before it was used",
+                k, ls_event_text(load, path, ""), ls_event_text(save, at, ""), name);
+            return;
+        }
+    }
+}
+
+void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_event *left;
+        ls_event_each(left, ls_trace_events(&trace->rank[k], left)) {
+            if (ls_verdict_good(out->verdict.code)) {
+                judge_used(trace, k, left, out);
+            }
+        }
     }
 }

@@ -170,13 +170,25 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
 
 /* ---- a job that goes on ---------------------------------------------------------------------- */
 
+/* Steps that were done when the first backward ran. A state is also restored in two phases: PyTorch
+ * steps an optimizer that has none by gradients of 0, and fills in what that made. */
+static int64_t begun(const ls_observe_rank *rank)
+{
+    ls_trace_each_call_of(walk, rank) {
+        if (walk.call->kind == LS_CALL_BACKWARD) {
+            return walk.step->step->step - 1;
+        }
+    }
+    return 0;
+}
+
 /* What the job restored before its first step. An optimizer's state without entries is none: of one
  * that has not stepped, as packages load it to move it to a device. */
 static const ls_event *restored(const ls_observe_rank *rank, const char *what)
 {
     const ls_event *restore;
     ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (restores(restore, what) && ls_saved_step(restore) == 0 &&
+        if (restores(restore, what) && ls_saved_step(restore) <= begun(rank) &&
             ls_event_int(restore, entries, 1) != 0) {
             return restore;
         }
@@ -297,6 +309,20 @@ static const char *evidence_of(const ls_observe_rank *rank)
                                                 : NULL;
 }
 
+/* Whether moments came into that optimizer by a file's state behind its first step. */
+static bool filled_later(const ls_observe_rank *rank, int optimizer)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (restores(restore, "optimizer") && ls_event_int(restore, which, -1) == optimizer &&
+            ls_event_int(restore, entries, 0) > 0 && ls_saved_step(restore) > 0 &&
+            ls_saved_step(restore) <= begun(rank)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Optimizers that keep moments and step from the beginning: with any at their first step, and
  * without. */
 typedef struct moments {
@@ -309,9 +335,9 @@ static moments count_moments(const ls_observe_rank *rank)
     const ls_event *optimizer;
     moments found = {0};
     ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
-        int state = ls_event_int(optimizer, state, -1);
-        bool counts = state >= 0 && keeps_moments(optimizer) &&
-                      is_asked_first(rank, ls_event_int(optimizer, optimizer, -1));
+        int number = ls_event_int(optimizer, optimizer, -1);
+        int state = filled_later(rank, number) ? 1 : ls_event_int(optimizer, state, -1);
+        bool counts = state >= 0 && keeps_moments(optimizer) && is_asked_first(rank, number);
         found.with += counts && state > 0;
         found.without += counts && state == 0;
         found.bare = counts && state == 0 && found.bare == NULL ? optimizer : found.bare;
@@ -631,6 +657,10 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
     if (ls_verdict_good(out->verdict.code) && trace->attached && has_writer &&
         restored(&trace->rank[0], "optimizer") != NULL) {
         ls_restored_judge_data(trace, out);
+        ls_restored_judge_places(trace, out);
+    }
+    if (ls_verdict_good(out->verdict.code)) {
+        ls_restored_judge_left(trace, out);
     }
     const ls_event *bare = NULL;
     int files = judge_saves(trace, &bare, out->verdict.code == LS_FAIL ? &later : out);

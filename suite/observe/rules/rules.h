@@ -27,6 +27,10 @@ void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, bool
 /* Data that were trained on before the file was written. Of attached jobs that restored an
  * optimizer, where the job that wrote the file is known and had as many ranks. */
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Moments and settings that came to other parameters than in the job that wrote the file. */
+void ls_restored_judge_places(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Parameters that a file lacks, which hold what they were drawn with when they are used. */
+void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *out);
 
 /* still.c: whether what is trained moves; fails where it does not. */
 void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out);

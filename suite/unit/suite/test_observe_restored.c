@@ -162,6 +162,23 @@ static const calls_row several[] = {
 
 CALLS_TEST(the_state_of_one_of_several_is_judged, several)
 
+/* PyTorch fills an optimizer in two phases: it steps it by gradients of 0, then loads its state. */
+#define PHASES(entries)                                                                          \
+    "!; {\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0,\"what\":{"    \
+    "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"entries\":[3]};" MOMENTS(                        \
+        "0", "0") "; O Z; "                                                                      \
+                  "{\"event\":\"restore\",\"what\":\"optimizer\",\"which\":0,\"at\":\"train.py:" \
+                  "10\",\"step\":1,"                                                             \
+                  "\"entries\":" entries                                                         \
+                  "}; {\"event\":\"restore\",\"what\":\"scaler\",\"step\":1}; 2x F b O Z"
+
+static const calls_row phases[] = {
+    {PHASES("3"), "checkpoint.resume", LS_PASS, "", 1},
+    {PHASES("0"), "checkpoint.resume", CALLS_HINT, "begins without state", 1},
+};
+
+CALLS_TEST(a_state_is_restored_in_two_phases, phases)
+
 /* ---- batches that come again ------------------------------------------------------------------
  */
 
@@ -181,6 +198,36 @@ CALLS_TEST(the_state_of_one_of_several_is_judged, several)
 #define PASSES(second) \
     "4x " STEP("0.2") ";" PASS("0", "a", "true", "1", "2") ";" second ";" SAVED("last.pt", "4")
 #define BEGIN LOADED("") ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";"
+
+/* A pass of batches of 2 of 8 samples, and jobs of which one was cut within it. */
+#define DREW(whole, given, used, kept, first, last)                                                \
+    "{\"event\":\"data\",\"loader\":0,\"trained\":true,\"whole\":" whole                           \
+    ",\"length\":8,\"count\":" given ",\"batch\":2,\"used\":" used ",\"modulus\":1,\"kept\":" kept \
+    ",\"steps\":[" first "," last "]}"
+#define CUT(kept) \
+    "2x " STEP("0.2") ";" DREW("false", "4", "[0,1]", kept, "1", "3") ";" SAVED("last.pt", "2")
+#define GOES_ON BEGIN "2x " STEP("0.2") ";"
+#define MARKED(event, names, marks) \
+    event ",\"at\":\"train.py:10\",\"moments\":" names ",\"marks\":" marks "}"
+#define WROTE(names, marks)                                                                     \
+    STEP("0.2")                                                                                 \
+    ";" MARKED(                                                                                 \
+        "{\"event\":\"save\",\"step\":1,\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}", \
+        names, marks)
+#define READS(names, marks)                                                                   \
+    BEGIN MARKED(                                                                             \
+        "{\"event\":\"restore\",\"what\":\"optimizer\",\"which\":0,\"step\":0,\"entries\":3", \
+        names, marks) ";" STEP("0.2")
+#define LACKS(name, bits)                                                                     \
+    STEP("0.2")                                                                               \
+    "; "                                                                                      \
+    "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":1,\"path\":\"last.pt\",\"what\":{}," \
+    "\"lacks\":[[\"" name "\",\"" bits "\",\"f32\"]]}"
+#define LEFT_AS(type, name, full)                                                           \
+    BEGIN "{\"event\":\"left\",\"name\":\"" name                                            \
+          "\",\"at\":\"train.py:11\",\"bits\":\"5\",\"type\":\"" type "\",\"full\":\"" full \
+          "\"};" STEP("0.2")
+#define LEFT(name, full) LEFT_AS("f32", name, full)
 
 /* A job and the one that went on from its file, or from another one. */
 static const struct {
@@ -232,6 +279,55 @@ static const struct {
      BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_PASS, ""},
     {"/a/", PASSES(PASS("1", "a", "true", "3", "4")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "a", "true", "1", "2"), LS_PASS, ""}, /* never another */
+    /* the rest of a pass that was cut: skipped in the loop, or by the sampler; the pass anew */
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3"),
+     LS_FAIL,
+     "4 of 8 samples were trained on before last.pt was written and come again in the "
+     "rest of the pass, and 4 never come | the job goes on within a pass, and draws its rest from "
+     "another order than the one that was cut | train.py:9"},
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "4", "[0,1]", "[1,2,3,4]", "1", "3"), LS_FAIL,
+     "and 3 never come"},
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]", "1", "3"),
+     LS_PASS, ""},
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "4", "[0,1]", "[2,3,4,5]", "1", "3"), LS_PASS,
+     ""}, /* as many as fill up a batch */
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[0,3]", "[4,5,6,7,0,1,2,3]", "1", "5"),
+     LS_PASS, ""},
+    {"/a/", CUT("[0,0,0,1]"), GOES_ON DREW("true", "4", "[0,1]", "[0,0,1,1]", "1", "3"), LS_PASS,
+     ""},
+    /* passes behind it that are as short, and whole ones */
+    {"/a/", CUT("[0,1,2,3]"),
+     GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1",
+                  "3") ";" STEP("0.2") ";" DREW("true", "4", "[0,1]", "[1,3,5,7]", "3", "4"),
+     LS_FAIL,
+     "1 passes behind the first one have 4 samples, as the rest of the one that last.pt cut, and "
+     "not 8"},
+    {"/a/", CUT("[0,1,2,3]"),
+     GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1", "3") ";" STEP("0.2") ";" DREW(
+         "true", "8", "[0,3]", "[1,3,5,7,0,2,4,6]", "3", "4"),
+     LS_PASS, ""},
+    /* moments of another parameter; two alike; of one that has another name now */
+    {"/a/", WROTE("[\"a\",\"b\"]", "[\"1\",\"2\"]"), READS("[\"b\",\"a\"]", "[\"1\",\"2\"]"),
+     LS_FAIL,
+     "2 parameters have the moments of another one: b those that the file has of a | "
+     "an optimizer's state is matched by position, and its parameters come in another order than "
+     "in the job that wrote the file | train.py:10"},
+    {"/a/", WROTE("[\"a\",\"b\"]", "[\"1\",\"2\"]"), READS("[\"b\",\"a\"]", "[\"2\",\"1\"]"),
+     LS_PASS, ""},
+    {"/a/", WROTE("[\"a\",\"b\"]", "[\"1\",\"1\"]"), READS("[\"b\",\"a\"]", "[\"1\",\"1\"]"),
+     LS_PASS, ""},
+    {"/a/", WROTE("[\"a\",\"b\"]", "[\"1\",\"2\"]"), READS("[\"c\",\"d\"]", "[\"1\",\"2\"]"),
+     LS_PASS, ""},
+    /* what the file lacks: as it was drawn; as the writer had it; another's; one that is trained */
+    {"/a/", LACKS("stem", "6"), LEFT("stem", ""), LS_FAIL,
+     "last.pt was written (train.py:50) without stem, which nothing gave the value that it had "
+     "then "
+     "before it was used | the file has only what an optimizer trains: the rest of the model is "
+     "used as it was drawn | train.py:11"},
+    {"/a/", LACKS("stem", "5"), LEFT("stem", ""), LS_PASS, ""},
+    {"/a/", LACKS("stem", "6"), LEFT_AS("bf16", "stem", ""), LS_PASS, ""},
+    {"/a/", LACKS("other", "6"), LEFT("stem", ""), LS_PASS, ""},
+    {"/a/", LACKS("stem", "6"), LEFT("stem", "fc.weight"), LS_PASS, ""},
 };
 
 /* The start event of calls_open_with has no folder: this one comes before it. */

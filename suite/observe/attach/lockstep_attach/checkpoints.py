@@ -16,6 +16,9 @@ DEPTH = 4
 ENTRIES = 64  # of a list that is searched
 PART = re.compile(r"-\d{5}-of-\d{5}\.")  # of a file that is one of several
 MADE = 256  # state_dict() of models that are remembered
+FIRST = 4096  # elements of a parameter's moments that its mark is made of
+RANDOM = 4  # random states that are set before the first step
+CALLS = 4096  # of modules, in which one that was not restored whole is looked for
 
 
 def _count_wrong(fit):
@@ -44,6 +47,9 @@ class Checkpoints:
         self.hub = hub
         self.depth = 0
         self.made = ByObject()  # (steps done, place) of the first tensor of each state_dict()
+        self.random = 0
+        self.left = ByObject()  # {parameter that was not restored: its name, place} by module
+        self.calls, self.hook = 0, None
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
@@ -51,6 +57,7 @@ class Checkpoints:
         wrap(torch, "load", self._enter_load, self._leave_load)
         wrap(torch.nn.Module, "load_state_dict", self._enter, self._restored("model"))
         self._watch_state_dict(torch.nn.Module)
+        wrap(torch, "set_rng_state", None, self._leave_random)
         wrap(torch.optim.Optimizer, "load_state_dict", self._enter, self._restored("optimizer"))
         wrap(self.hub.scalers.kind(), "load_state_dict", self._enter, self._restored("scaler"))
         for kind in list(vars(torch.optim.lr_scheduler).values()):
@@ -208,6 +215,8 @@ class Checkpoints:
             **self._against_models(contents.weights),
         }
         event["fresh"], event["stale"] = self._against_states(contents.states)
+        if "optimizer" in event["fresh"]:
+            event.update(self._marks(self.hub.optimizers.alive()))
         made = self._references(contents.weights + contents.copies)
         if made is not None:
             event["made"], event["made_at"] = made
@@ -226,7 +235,7 @@ class Checkpoints:
     def _against_models(self, weights):
         """The saved weights against what the models hold now."""
         floating = [t for _, state in weights for t in state.values() if self._is_floating(t)]
-        out = {"params": 0, "params_missing": [], "wrong": [], "digests": []}
+        out = {"params": 0, "params_missing": [], "wrong": [], "digests": [], "lacks": []}
         out["half"] = bool(floating) and all(t.element_size() == 2 for t in floating)
         models = list(self.hub.models.live())
         fits = [[self._fit(model, state) for _, state in weights] for model in models]
@@ -238,10 +247,40 @@ class Checkpoints:
             if best is not None and best is min(filter(None, column), key=_count_wrong):
                 for key, value in zip(("params", "params_missing", "wrong"), best):
                     out[key] = out[key] + value
+                out["lacks"] += self._lacks(model, set(best[1]))
                 digest = self._digest(model, weights[row.index(best)][1])
                 if digest is not None:
                     out["digests"].append([model.index, digest])
         return out
+
+    def _lacks(self, model, missing):
+        """[name in the model, digest, type] of parameters that the file lacks."""
+        cut = len(model.full_name(""))
+        found = [(entry.name[cut:], p) for entry, p in model.params() if entry.name in missing]
+        return self._digests(found)
+
+    def _digests(self, found):
+        digests = self.hub.digests.each([p.detach() for _, p in found])
+        return [[name, digest, str(p.dtype)] for (name, p), digest in zip(found, digests)]
+
+    def _marks(self, optimizers):
+        """Parameters that have moments, by name, and a digest of the first elements of these."""
+        plain, params, moments = self.hub.torch.Tensor, [], []
+        for optimizer in optimizers:
+            for param in self.hub.optimizers.params(optimizer):
+                state = optimizer.state.get(param) or {}
+                for word in sorted(key for key in state if isinstance(key, str)):
+                    value = state[word]
+                    if type(value) is plain and value.numel() > 1 and value.is_contiguous():
+                        params.append(weakref.ref(param))
+                        moments.append(value.detach().reshape(-1)[:FIRST])
+                        break
+
+        def names():
+            entries = [self.hub.models.entry_of(ref()) for ref in params]
+            return [entry.name if entry is not None else "?" for entry in entries]
+
+        return {"moments": self.hub.Late(names), "marks": self.hub.digests.each(moments)}
 
     def _digest(self, model, state):
         """Of the saved parameters, as in the model's event; None where they are not all there."""
@@ -427,13 +466,62 @@ class Checkpoints:
             if what == "model":
                 event.update(self._taken(args, kwargs, result))
                 event["like"] = self.hub.Late(self._like(args[0]))
+                self._watch_left(args[0], set(getattr(result, "missing_keys", ())))
             elif what == "optimizer":
                 event["entries"] = len(args[0].state)
+                event.update(self._marks([args[0]]))
                 self.hub.optimizers.loaded(args[0])
             event["at"], event["step"] = self.hub.places.here(), note
             self.hub.writer.put(event)
 
         return leave
+
+    def _leave_random(self, note, args, kwargs, result, error):
+        step = self.hub.steps.done_now()
+        if error is None and step == 0 and self.random < RANDOM:
+            self.random += 1
+            self.hub.put("restore", what="rng", which=None, at=self.hub.places.here(), step=step)
+
+    def _watch_left(self, module, missing):
+        """What load_state_dict gave no value is looked at when its module first runs."""
+        at = self.hub.places.here() if missing else ""
+        for path, part in module.named_modules():
+            names = {k: "%s.%s" % (path, k) if path else k for k in part._parameters}
+            left = {k: (plain_name(n), at) for k, n in names.items() if n in missing}
+            if left:
+                self.left.put(part, left)
+            else:
+                self.left.drop(part)
+        if len(self.left) and self.hook is None and self.calls < CALLS:
+            hooks, look = self.hub.torch.nn.modules.module, self._look_left
+            self.hook = hooks.register_module_forward_pre_hook(
+                lambda part, inputs: None if self.hub.idle() else self.hub.call(look, part)
+            )
+
+    def _look_left(self, part):
+        self.calls += 1
+        left = self.left.get(part)
+        if left:
+            self.left.drop(part)
+            known = [(key, part._parameters.get(key)) for key in left]
+            known = [(key, p) for key, p in known if p is not None]
+            for (key, p), (_, digest, kind) in zip(known, self._digests(known)):
+                name, at = left[key]
+                full = self._full(p)
+                self.hub.put("left", name=name, at=at, bits=digest, type=kind, full=full)
+        if self.hook is not None and (not len(self.left) or self.calls >= CALLS):
+            self.hook.remove()
+            self.hook = None
+
+    def _full(self, param):
+        """Late: its name among those of the known models, or "" where none has it."""
+        ref, models = weakref.ref(param), self.hub.models
+
+        def full():
+            entry = models.entry_of(ref())
+            return entry.name if entry is not None else ""
+
+        return self.hub.Late(full)
 
     def _taken(self, args, kwargs, result):
         """How many of the model's parameters load_state_dict has given a value, how many of those

@@ -36,6 +36,8 @@ class Pass:
         self.trained = None  # whether a backward pass had run when the last batch was given
         self.keys = None
         self.passes = self.first = None
+        self.seen = 0  # backward passes when the last batch was given
+        self.used = []  # the first and the last batch behind which one ran
         self.drawn = collections.deque()  # indices of batches that have not come yet
         self.content = []
         self.apart = True  # batches can be taken apart
@@ -44,6 +46,12 @@ class Pass:
         """They cannot."""
         self.apart, self.content = False, []
         self.drawn.clear()
+
+    def ran(self, passes):
+        """Backward passes so far, before the next batch is given."""
+        if passes > self.seen and self.given > 0:
+            self.used = [self.used[0] if self.used else self.given - 1, self.given - 1]
+        self.seen = passes
 
 
 class Data:
@@ -119,16 +127,20 @@ class Data:
         self.passes[number] = entry.number + 1
         entry.at = self.hub.places.here()
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
+        entry.seen = entry.passes
         entry.facts.update(loader=number, **{"pass": entry.number, "at": entry.at})
         entry.facts.update(self._facts(loader, result))
         self.hub.misuse.transforms.loader(loader, number, entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
 
-    def _facts(self, loader, iterator):
+    def _sampler(self, loader):
         batches = loader.batch_sampler
         sampler = getattr(batches, "sampler", None) if batches is not None else loader.sampler
-        sampler = sampler if sampler is not None else batches
+        return sampler if sampler is not None else batches
+
+    def _facts(self, loader, iterator):
+        batches, sampler = loader.batch_sampler, self._sampler(loader)
         kinds = self.hub.torch.utils.data.sampler
         shuffle = getattr(sampler, "shuffle", None)
         if shuffle is None:
@@ -162,6 +174,10 @@ class Data:
         entry = self._of(args[0])
         if error is not None or not entry.indexed:
             return
+        loader = entry.loader() if entry.count == 0 and entry.loader is not None else None
+        if loader is not None and "sampler_epoch" in entry.facts:
+            # set_epoch() may come after iter(): its sampler reads the epoch when it first draws
+            entry.facts["sampler_epoch"] = self._sampler(loader).epoch
         drawn = result if isinstance(result, (list, tuple)) else [result]
         try:
             numbers = array.array("q", [int(index) for index in drawn])
@@ -181,6 +197,7 @@ class Data:
         entry = self.open.get(id(iterator))
         if entry is None:
             return
+        entry.ran(self.hub.autograd.passes)
         entry.given += 1
         if entry.given == entry.length and entry.given > AHEAD:
             entry.trained = self.hub.autograd.passes > entry.passes
@@ -244,6 +261,7 @@ class Data:
             self.hub.steps.turn()
             entry = self.open.pop(id(args[0]), None)
             if entry is not None:
+                entry.ran(self.hub.autograd.passes)
                 entry.whole = True
                 self._close(entry)
 
@@ -255,6 +273,9 @@ class Data:
         event = {"event": "data"}
         event.update(entry.facts)
         event["count"], event["given"] = entry.count, entry.given
+        if not entry.whole:
+            entry.ran(self.hub.autograd.passes)
+        event["used"] = entry.used
         # a trainer that counts its batches leaves the loop at the last one, and asks for no more
         event["whole"] = entry.whole or entry.given == entry.length
         if entry.indexed:
