@@ -106,6 +106,11 @@ static const struct {
      "a dropout is on while the model is in eval mode and autograd is off",
      "functional dropout whose training argument is left out, or True: eval() does not reach it",
      "F.dropout(x, p, training=self.training), or nn.Dropout"},
+    {"validation.mode", "attention_in_eval",
+     "attention drops out while the model is in eval mode and autograd is off: the same batch gives "
+     "another result each time",
+     "dropout_p of scaled_dot_product_attention is a number that eval() does not reach",
+     "dropout_p=self.p if self.training else 0.0"},
     {"optimizer.covered", "frozen_by_name",
      "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",

@@ -43,7 +43,7 @@ static validation look(const ls_observe_rank *rank, const ls_event *data, int mo
 }
 
 static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *data, int *seen,
-                       ls_observe_finding *out)
+                       ls_observe_finding *out, ls_observe_finding *guessed)
 {
     const ls_observe_rank *rank = &trace->rank[k];
     for (int m = 0; m < ls_job_models(rank); m++) {
@@ -65,7 +65,7 @@ static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *dat
                              "right where statistics of batch norm are measured anew");
             continue;
         }
-        ls_finding_set(out, LS_FAIL, v.forward->at,
+        ls_finding_set(guessed, LS_FAIL, v.forward->at,
                        "no model.eval() before the validation: dropout is on, batch norms use the "
                        "batch, and their running statistics take in validation data",
                        "model.eval() before the validation, model.train() after it",
@@ -124,21 +124,23 @@ static void judge_drawn(const ls_observe_rank *rank, int k, int *seen, ls_observ
 void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int seen = 0;
+    ls_observe_finding guessed = {0};
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (ls_pass_is_validation(data)) {
-                judge_mode(trace, k, data, &seen, out);
+                judge_mode(trace, k, data, &seen, out, &guessed);
             }
         }
     }
     ls_misuse_judge(trace, "validation.mode", out);
     for (int k = 0; k < trace->world; k++) {
-        judge_drawn(&trace->rank[k], k, &seen, out);
+        judge_drawn(&trace->rank[k], k, &seen, &guessed);
     }
+    ls_finding_guess(out, &guessed);
     ls_finding_close(out, seen, LS_SKIP,
                      "no forward of a known model in a pass over data that were not trained on",
-                     "%d validations in eval mode", seen);
+                     "%d validations: nothing draws in eval mode", seen);
 }
 
 /* ---- validation.whole ------------------------------------------------------------------------ */

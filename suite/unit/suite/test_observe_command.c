@@ -163,7 +163,7 @@ static void record(const char *name, int rank, int world, int steps, bool apart)
 
 /* What two rules find that is guessed: one has hints alone, the other one proof, too. */
 static const char misuses[] =
-    "{\"event\":\"misuse\",\"kind\":\"dropout_in_eval\",\"at\":\"train.py:40\"}\n"
+    "{\"event\":\"misuse\",\"kind\":\"transform_replaced\",\"at\":\"train.py:40\"}\n"
     "{\"event\":\"misuse\",\"kind\":\"score\",\"by\":\"val_acc\",\"mode\":\"min\",\"what\":"
     "\"EarlyStopping\",\"at\":\"train.py:41\"}\n";
 
@@ -287,7 +287,7 @@ TEST(one_screen_begins_with_what_is_wrong)
 {
     ended *self = OBSERVE("--out", "screen", "--", "sh", "-c", COPY("both"));
     static const char *const order[] = {"\nnot ok 2 - observe.replicas.step # FAIL ",
-                                        " - observe.validation.mode # ", " passed, 1 failed, ",
+                                        " - observe.data.once.hint # ", " passed, 1 failed, ",
                                         "\nCORRECT  no ", "\nreport "};
     const char *at = self->said;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
@@ -370,8 +370,8 @@ TEST(hints_do_not_decide)
         /* why it is not, where the screen has room */
         ck_assert_int_eq(strstr(self->said, " - observe.reduction.mean # WEAK") != NULL, !shown);
         ck_assert_int_le(lines_of(self->said), 25);
-        ck_assert_int_eq(strstr(self->said, " - observe.validation.mode # ") != NULL, shown);
-        ck_assert_int_eq(strstr(self->said, "\nwrong if: the forwards are no ") != NULL, shown);
+        ck_assert_int_eq(strstr(self->said, " - observe.data.once.hint # ") != NULL, shown);
+        ck_assert_int_eq(strstr(self->said, "\nwrong if: each rank is to have data ") != NULL, shown);
         ck_assert_int_eq(strstr(self->said, "; 2 hints\n") != NULL, shown);
         LS_TEXT(file, 32, "%s/junit.xml", out);
         ck_assert_int_eq(junit_read(read_file(file)).failures, way[i].failures);
@@ -393,7 +393,7 @@ TEST(the_laws_and_hints_are_printed)
     ended *self = OBSERVE("--rules");
     ck_assert_int_eq(self->code, 0);
     says(self->out, "replicas.step: law\n  sure: digests of all bits");
-    says(self->out, "\nvalidation.mode: hint\n  wrong if: ");
+    says(self->out, "\nvalidation.whole: hint\n  wrong if: ");
     says(self->out, "\nevaluation.best: law, hint\n  sure: ");
     check_columns(self->out);
 }

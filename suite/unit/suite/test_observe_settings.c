@@ -461,6 +461,8 @@ static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
     {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, "4 losses, and nothing"},
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
+    {MISUSE("\"kind\":\"attention_in_eval\""), "validation.mode", LS_FAIL,
+     "rank 0: attention drops out .. eval() does not reach | train.py:9 | dropout_p=self.p if"},
     {ALIKE "; 1: {\"event\":\"misuse\",\"kind\":\"dropout_in_eval\"}; 4x " STEPS, "validation.mode",
      LS_FAIL, "rank 1: a dropout is on"},
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),

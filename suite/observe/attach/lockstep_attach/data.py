@@ -234,6 +234,9 @@ class Data:
         count = len(found[0]) if found and found[0].dim() else 0
         return [tensor for tensor in found if tensor.dim() and len(tensor) == count]
 
+    def tensors(self, batch):
+        return self._tensors(batch, None, [])
+
     def _tensors(self, tree, count, out, depth=0):
         """The tensors of a batch, each with `count` samples; None if it cannot be taken apart."""
         if isinstance(tree, self.hub.torch.Tensor):
@@ -256,6 +259,7 @@ class Data:
             self.hub.steps.spend("data", note)
         if error is None:
             self._content(args[0], result)
+            self.hub.misuse.batch(result)
             self.hub.draws.batch()
         if isinstance(error, StopIteration):
             self.hub.steps.turn()

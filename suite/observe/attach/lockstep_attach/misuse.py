@@ -11,6 +11,7 @@ import weakref
 from . import script_text
 from .wrapping import ByObject, given, stand_in
 
+ATTENTION = "scaled_dot_product_attention"
 KINDS = 64  # of these events, with their places
 MODULES = 4096  # of a model, that are looked at
 FIRST = 3  # steps in which models and trainers are looked at
@@ -22,7 +23,9 @@ class Misuse:
     def __init__(self, hub):
         self.hub = hub
         self.said = set()  # (kind, place)
-        self.dropout = None  # what stands in for it in eval mode
+        self.dropout = self.attention = None  # what stands in for them in eval mode
+        self.drew = {}  # place: (forward, batch) in which it drew; None: it may be meant
+        self.batches = self.rows = self.given = 0  # of a loader's last one, and of a forward
         self.targets = Targets(hub)
         self.transforms = Transforms(hub)
         self.schedules = weakref.WeakSet()  # that follow a score
@@ -46,20 +49,65 @@ class Misuse:
 
     def evaluates(self, on):
         """A known model is put in eval mode, or out of it: meanwhile each dropout is looked at."""
-        switch = self.hub.dropout
+        functional, switch = self.hub.torch.nn.functional, self.hub.dropout
         if self.dropout is None:
             self.dropout = stand_in(self.hub, switch.original, self._enter_dropout)
         if switch.use in (None, self.dropout):
             switch.use = self.dropout if on else None
+        current = getattr(functional, ATTENTION, None)  # since torch 2.0
+        if on and self.attention is None and current is not None:
+            self.attention = stand_in(self.hub, current, self._enter_attention)
+            functional.scaled_dot_product_attention = self.attention
+        elif not on and self.attention is not None and current is self.attention:
+            functional.scaled_dot_product_attention = current._ls_original
+            self.attention = None
+
+    def batch(self, batch):
+        """A loop gets it."""
+        self.batches += 1
+        if self.attention is not None:
+            found = self.hub.data.tensors(batch)
+            self.rows = len(found[0]) if found and found[0].dim() else 0
+
+    def forward(self, first):
+        """Of a known model, without autograd."""
+        self.given = len(first) if first is not None and first.dim() else 0
 
     def _enter_dropout(self, args, kwargs):
-        """F.dropout that is on by default, without autograd, while the model is in eval mode."""
-        hub = self.hub
-        share = given(args, kwargs, "p", 1, 0.5)
+        """F.dropout that is on by default."""
         told = "training" in kwargs or len(args) > 2  # also True: Monte Carlo dropout
-        if told or not share or hub.own.grad or not hub.models.depth or not hub.models.in_eval():
+        if not told:
+            self._draws("dropout_in_eval", given(args, kwargs, "p", 1, 0.5))
+
+    def _enter_attention(self, args, kwargs):
+        self._draws("attention_in_eval", given(args, kwargs, "dropout_p", 4, 0))
+
+    def _draws(self, kind, share):
+        """Without autograd, while the models are in eval mode, in one forward of each batch as it
+        is: an estimate of what dropout does takes several forwards, or rows, of a sample.
+        """
+        hub = self.hub
+        if not share or hub.own.grad or not hub.models.depth or not hub.models.in_eval():
             return
-        self.put("dropout_in_eval", hub.places.here(), share=float(share))
+        at, now = hub.places.here(), (hub.models.forwards, self.batches)
+        last = self.drew.setdefault(at, now)
+        if last is None or last[0] == now[0]:
+            return
+        apart = now[1] != last[1] and self.given == self.rows
+        self.drew[at] = now if apart else None
+        if apart and not self._is_in_training():
+            self.put(kind, at, share=float(share))
+
+    def _is_in_training(self):
+        """Whether the innermost module that runs is, as those are that are to draw."""
+        frame, left = sys._getframe(2), 25
+        while frame is not None and left > 0:
+            if frame.f_code.co_argcount:
+                owner = frame.f_locals.get(frame.f_code.co_varnames[0])
+                if isinstance(owner, self.hub.torch.nn.Module):
+                    return owner.training
+            frame, left = frame.f_back, left - 1
+        return True  # not known
 
     # ---- frozen by a name that nothing reads -----------------------------------------------------
 

@@ -655,6 +655,8 @@ class Models:
                     steps.now.images += int(first.shape[0])
                     hub.draws.forward(entry, int(first.shape[0]))
             entry["left"] = self._left(model, steps.now.detail)
+        elif not training:
+            hub.misuse.forward(_first_tensor(torch, (args, kwargs)))
         if training:
             entry["eval_norms"] = model.eval_norms()
             model.looked = entry if grad and entry["eval_norms"] and steps.now.detail else None
