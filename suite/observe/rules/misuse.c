@@ -107,7 +107,8 @@ static const struct {
      "functional dropout whose training argument is left out, or True: eval() does not reach it",
      "F.dropout(x, p, training=self.training), or nn.Dropout"},
     {"validation.mode", "attention_in_eval",
-     "attention drops out while the model is in eval mode and autograd is off: the same batch gives "
+     "attention drops out while the model is in eval mode and autograd is off: the same batch "
+     "gives "
      "another result each time",
      "dropout_p of scaled_dot_product_attention is a number that eval() does not reach",
      "dropout_p=self.p if self.training else 0.0"},

@@ -371,7 +371,8 @@ TEST(hints_do_not_decide)
         ck_assert_int_eq(strstr(self->said, " - observe.reduction.mean # WEAK") != NULL, !shown);
         ck_assert_int_le(lines_of(self->said), 25);
         ck_assert_int_eq(strstr(self->said, " - observe.data.once.hint # ") != NULL, shown);
-        ck_assert_int_eq(strstr(self->said, "\nwrong if: each rank is to have data ") != NULL, shown);
+        ck_assert_int_eq(strstr(self->said, "\nwrong if: each rank is to have data ") != NULL,
+                         shown);
         ck_assert_int_eq(strstr(self->said, "; 2 hints\n") != NULL, shown);
         LS_TEXT(file, 32, "%s/junit.xml", out);
         ck_assert_int_eq(junit_read(read_file(file)).failures, way[i].failures);
