@@ -398,9 +398,12 @@ static void judge_multiplied(const ls_factor *f, ls_observe_finding *out)
                    f->loss_times, f->world, f->world);
 }
 
+static const ls_tol unlike = LS_TOL(
+    2, "times: the numbers of terms that random masks leave, and last batches, differ by less");
+
 void ls_factor_judge_weights(const ls_factor *f, ls_observe_finding *out)
 {
-    if (f->steps == 0 || !isfinite(ls_factor_final(f)) || !(f->ratio > 1 + equal.value)) {
+    if (f->steps == 0 || !isfinite(ls_factor_final(f)) || !(f->ratio > unlike.value)) {
         return;
     }
     bool micro = f->micro > 1;
