@@ -640,6 +640,8 @@ class Models:
                 self.inside.drop(module.module)
         model.trained = model.trained or grad
         steps.before_forward(training, grad)
+        if not training:
+            hub.draws.state = None  # what was drawn was for this one: the start of an attack
         entry = steps.note("forward", model=model.index, training=training, grad=grad)
         if model.kind == "ddp":
             entry["sync"] = bool(module.require_backward_grad_sync)
