@@ -1,6 +1,8 @@
 /* `lockstep-launch`: starts one process per rank, like torchrun, for any command. */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <float.h>
 #include <glob.h>
 #include <limits.h>
 #include <signal.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
@@ -27,7 +30,7 @@
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 
 typedef struct arguments {
-    int nproc, nnodes, node_rank, local_nodes, master_port;
+    int nproc, nnodes, node_rank, local_nodes, master_port, restarts_max;
     double grace_s, limit_s;
     int probe_ranks;
     int64_t file_bytes_max;
@@ -46,6 +49,7 @@ enum option_key {
     OPTION_GRACE,
     OPTION_TIMEOUT,
     OPTION_LOG_DIR,
+    OPTION_MAX_RESTARTS,
     OPTION_ENV_FROM_STDIN,
     OPTION_FILE_BYTES,
     OPTION_PROBE,
@@ -85,6 +89,12 @@ static const struct argp_option options[] = {
     {"log-dir", OPTION_LOG_DIR, "DIR", 0,
      "Write the output of rank k to DIR/rank<k>.log, not to the terminal", 0},
     ALIAS("log_dir"),
+    {"max-restarts", OPTION_MAX_RESTARTS, "N", 0,
+     "When a rank fails, end all and start them again, up to N times; the command continues from "
+     "its own checkpoint (lockstep-train: --save-dir DIR --resume auto). With --nnodes, the same "
+     "on all machines [0]",
+     0},
+    ALIAS("max_restarts"),
     {"pass-local-rank", OPTION_PASS_LOCAL_RANK, NULL, 0,
      "Add --local_rank=K to the end of the command, as torch.distributed.launch does without "
      "--use_env",
@@ -204,6 +214,7 @@ static const struct plain_option {
     {OPTION_MASTER_PORT, offsetof(arguments, master_port), COUNT, "--master-port", 1, 65535},
     {OPTION_LOCAL_NODES, offsetof(arguments, local_nodes), COUNT, "--local-nodes", 1,
      LS_HOSTS_RANKS_MAX},
+    {OPTION_MAX_RESTARTS, offsetof(arguments, restarts_max), COUNT, "--max-restarts", 0, 1000000},
     {OPTION_PROBE_RANKS, offsetof(arguments, probe_ranks), COUNT, "--probe-ranks", 0,
      LS_HOSTS_RANKS_MAX},
     {OPTION_GRACE, offsetof(arguments, grace_s), SECONDS, "--grace", 0, 0},
@@ -265,7 +276,7 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
 }
 
 static ls_supervise_rank_info rank_info_of(const arguments *given, int index, int port,
-                                           const char *token)
+                                           const char *token, int restart)
 {
     int per_node = given->nproc / given->local_nodes;
     const char *own = given->nnodes > 1 ? getenv("LS_NODE_ADDR") : NULL; /* a node that is played */
@@ -281,6 +292,8 @@ static ls_supervise_rank_info rank_info_of(const arguments *given, int index, in
         .port = port,
         .token = token,
         .ranks_here = given->nproc,
+        .restart = LS_PLANT(restart_count_stays, restart, 0),
+        .restarts_max = given->restarts_max,
     };
 }
 
@@ -300,8 +313,9 @@ static const char *protocol_meaning(int code)
     return known && meaning[code] != NULL ? meaning[code] : "";
 }
 
-/* Logs the first failure in one line. Returns the exit code. */
-static int log_outcome(const arguments *given, const ls_outcome *outcome, const char *cause)
+/* Logs the first failure in one line, `then` at its end. Returns the exit code. */
+static int log_outcome(const arguments *given, const ls_outcome *outcome, const char *cause,
+                       const char *then)
 {
     int rank = given->node_rank * given->nproc + outcome->first_rank;
     int signal = ls_proc_caught_signal();
@@ -310,12 +324,12 @@ static int log_outcome(const arguments *given, const ls_outcome *outcome, const 
     case LS_OUTCOME_DONE:
         return 0;
     case LS_OUTCOME_FAILED:
-        ls_log_error("rank %d (pid %d) failed first, with exit code %d%s", rank, pid, outcome->code,
-                     protocol_meaning(outcome->code));
+        ls_log_error("rank %d (pid %d) failed first, with exit code %d%s%s", rank, pid,
+                     outcome->code, protocol_meaning(outcome->code), then);
         return outcome->code;
     case LS_OUTCOME_KILLED:
-        ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)", rank, pid,
-                     outcome->signal, strsignal(outcome->signal));
+        ls_log_error("rank %d (pid %d) failed first, killed by signal %d (%s)%s", rank, pid,
+                     outcome->signal, strsignal(outcome->signal), then);
         return 128 + outcome->signal;
     case LS_OUTCOME_TIMED_OUT:
         ls_log_error("the ranks were ended after the deadline of %g s%s%s", given->limit_s,
@@ -354,23 +368,36 @@ static ls_words with_local_rank(char *const *command, const ls_supervise_rank_in
     return words;
 }
 
-static int run(const arguments *given)
+/* Appends how a start ended that another one follows to LS_RUN_DIR/restarts.jsonl, which the judge
+ * reads. */
+static ls_status note_restart(const arguments *given, const ls_outcome *outcome, int restart)
 {
-    char token_text[33];
-    const char *token = getenv("LS_TOKEN");
+    const char *folder = getenv("LS_RUN_DIR");
+    if (folder == NULL || folder[0] == '\0' || given->node_rank > 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls_path_make_last(folder));
+    LS_TEXT(path, PATH_MAX, "%s/restarts.jsonl", folder);
+    int file = ls_file_open_to_write(path, restart == 1 ? O_TRUNC | O_APPEND : O_APPEND);
+    if (file < 0) {
+        return ls_log_fail(LS_ERR_INFRA, "cannot create %s: %s", path, strerror(errno));
+    }
+    cJSON *line = ls_outcome_json(outcome, given->node_rank * given->nproc);
+    cJSON_AddStringToObject(line, "event", "restart");
+    cJSON_AddNumberToObject(line, "restart", restart);
+    ls_status status = ls_json_append_line(file, path, line);
+    cJSON_Delete(line);
+    (void)close(file);
+    return status;
+}
+
+/* Starts the ranks and waits for their end. *again: they failed, and the next start is due. */
+static int run_once(const arguments *given, const char *token, double limit_s, int restart,
+                    bool *again)
+{
     int port = given->master_port != 0 ? given->master_port : ls_supervise_free_port();
     if (port == 0) {
         return ls_log_fail(LS_ERR_INFRA, "no free port for MASTER_PORT: %s", strerror(errno));
-    }
-    if (given->nproc > 1) {
-        LS_TRY(ls_supervise_check_loopback());
-    }
-    if (token == NULL && given->nnodes == 1) { /* several launchers need a common one */
-        ls_supervise_token(token_text);
-        token = token_text;
-    }
-    if (given->log_dir != NULL) {
-        LS_TRY(ls_path_make_folder(given->log_dir));
     }
     ls_proc_spec *spec = calloc((size_t)given->nproc, sizeof *spec);
     ls_words *environment = calloc((size_t)given->nproc, sizeof *environment);
@@ -378,7 +405,7 @@ static int run(const arguments *given)
     ls_words logs = {0, 0, NULL};
     LS_MEMORY(spec != NULL && environment != NULL && command != NULL);
     for (int i = 0; i < given->nproc; i++) {
-        ls_supervise_rank_info info = rank_info_of(given, i, port, token);
+        ls_supervise_rank_info info = rank_info_of(given, i, port, token, restart);
         environment[i] = ls_supervise_environment(&info);
         spec[i].argv = given->command;
         if (given->pass_local_rank) {
@@ -393,16 +420,20 @@ static int run(const arguments *given)
         }
     }
     ls_awaited awaited = ls_awaited_begin(getenv("LS_RUN_DIR"), NULL);
-    ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, given->limit_s);
+    ls_waiting waiting = ls_waiting_begin(ls_awaited_probes, &awaited, limit_s);
     ls_supervise supervise = {.count = given->nproc,
                               .spec = spec,
-                              .limit_s = given->limit_s,
+                              .limit_s = limit_s,
                               .grace_s = given->grace_s,
                               .waiting = &waiting};
     ls_outcome outcome;
     ls_status status = ls_supervise_run(&supervise, &outcome);
-    int code = status != LS_OK ? (int)status : log_outcome(given, &outcome, waiting.cause);
-    if (given->env_from_stdin) {
+    bool failed = outcome.state == LS_OUTCOME_FAILED || outcome.state == LS_OUTCOME_KILLED;
+    *again = status == LS_OK && failed && restart < given->restarts_max;
+    LS_TEXT(then, 64, *again ? "; restart %d of %d" : "", restart + 1, given->restarts_max);
+    int code = status != LS_OK ? (int)status : log_outcome(given, &outcome, waiting.cause, then);
+    *again = *again && note_restart(given, &outcome, restart + 1) == LS_OK;
+    if (given->env_from_stdin && !*again) {
         report(given, &outcome);
     }
     ls_outcome_free(&outcome);
@@ -414,6 +445,33 @@ static int run(const arguments *given)
     free(environment);
     free(command);
     free(spec);
+    return code;
+}
+
+static int run(const arguments *given)
+{
+    char token_text[33];
+    const char *token = getenv("LS_TOKEN");
+    if (given->nproc > 1) {
+        LS_TRY(ls_supervise_check_loopback());
+    }
+    if (token == NULL && given->nnodes == 1) { /* several launchers need a common one */
+        ls_supervise_token(token_text);
+        token = token_text;
+    }
+    if (given->log_dir != NULL) {
+        LS_TRY(ls_path_make_folder(given->log_dir));
+    }
+    int64_t end_ns = ls_clock_after(given->limit_s);
+    double limit_s = given->limit_s;
+    bool again = true;
+    int code = 0;
+    for (int restart = 0; again; restart++) {
+        code = run_once(given, token, limit_s, restart, &again);
+        double left_s = (double)(end_ns - ls_clock_ns()) * 1e-9;
+        left_s = left_s > 0 ? left_s : DBL_MIN; /* 0 is no limit */
+        limit_s = given->limit_s > 0 ? left_s : 0;
+    }
     return code;
 }
 

@@ -22,6 +22,7 @@ static ls_status prepare(int argc, char **argv, ls_trainer *trainer)
     LS_TRY(ls_setup_device(trainer));           /* network, backend */
     LS_TRY(ls_join_open(trainer));              /* peers, engines */
     LS_TRY(ls_save_check(trainer));             /* --save, --save-dir: files that can be written */
+    LS_TRY(ls_save_find(trainer));              /* --resume auto: the file, if there is one */
     LS_TRY(ls_setup_memory(trainer));           /* tensors, buckets, plan */
     LS_TRY(ls_setup_values(trainer));           /* initial or resumed values, rank 0's for all */
     return ls_setup_data(trainer);              /* loader, start event */

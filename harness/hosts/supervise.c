@@ -52,6 +52,8 @@ ls_words ls_supervise_environment(const ls_supervise_rank_info *info)
     ls_words_add(&list, "GROUP_RANK=%d", info->node);
     ls_words_add(&list, "MASTER_ADDR=%s", info->master_address);
     ls_words_add(&list, "MASTER_PORT=%d", info->port);
+    ls_words_add(&list, "TORCHELASTIC_RESTART_COUNT=%d", info->restart);
+    ls_words_add(&list, "TORCHELASTIC_MAX_RESTARTS=%d", info->restarts_max);
     if (info->token != NULL) {
         ls_words_add(&list, "LS_TOKEN=%s", info->token);
     }

@@ -25,8 +25,9 @@ typedef struct ls_supervise_rank_info {
     const char *run_directory; /* NULL: LS_RUN_DIR as inherited */
     int threads; /* OMP_NUM_THREADS; 0: as inherited, else cores / ranks of this machine, at least 1
                   */
-    int ranks_here;     /* on this machine */
-    bool share_devices; /* ranks may share a GPU: LS_OVERSUBSCRIBE=1 */
+    int ranks_here;            /* on this machine */
+    bool share_devices;        /* ranks may share a GPU: LS_OVERSUBSCRIBE=1 */
+    int restart, restarts_max; /* TORCHELASTIC_RESTART_COUNT and _MAX_RESTARTS */
 } ls_supervise_rank_info;
 
 /* This process's environment with the variables of that rank in place of its own. The caller frees

@@ -115,8 +115,27 @@ static void read_graph(ls_record_rank *rank, const cJSON *event)
     rank->graph_reported = cJSON_HasObjectItem(event, "cuda_graph");
 }
 
+/* A rank that was started again: from its first step on the later start's events stand. */
+static void drop_repeated(ls_record_rank *rank, int64_t first)
+{
+    while (rank->step_count > 0 && rank->step[rank->step_count - 1].step >= first) {
+        rank->step_count--;
+    }
+    for (int i = cJSON_GetArraySize(rank->epochs) - 1; i >= 0; i--) {
+        const cJSON *epoch = cJSON_GetArrayItem(rank->epochs, i);
+        if (ls_json_integer(epoch, "step", 0) >= first) {
+            cJSON_DeleteItemFromArray(rank->epochs, i);
+        }
+    }
+    rank->ended = false;
+    rank->end_code = -1;
+}
+
 static void read_start(ls_record_rank *rank, const cJSON *event)
 {
+    if (rank->start != NULL) {
+        drop_repeated(rank, ls_json_integer(event, "first_step", 1));
+    }
     keep(&rank->start, event);
     rank->threads = ls_json_int(event, "threads", 0);
     copy_text(event, "device", rank->device, sizeof rank->device);
@@ -264,8 +283,14 @@ static bool fits(reader *r, const cJSON *value)
 {
     const char *event = ls_json_string(value, "event", NULL);
     int schema = ls_json_int(value, "schema", 0);
+    int64_t first = ls_json_integer(value, "first_step", 1);
     if (event == NULL) {
         ls_text_put(r->why, sizeof r->why, "is no object with an \"event\"");
+    } else if (r->started && strcmp(event, "start") == 0 && ls_json_int(value, "restart", 0) > 0 &&
+               first >= 1 && first <= r->step + 1) {
+        r->ended = false;
+        r->step = first - 1;
+        return true;
     } else if (r->ended) {
         ls_text_put(r->why, sizeof r->why, "comes after the end event");
     } else if (!r->started && (schema < 1 || schema > LS_RECORD_SCHEMA)) {

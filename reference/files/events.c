@@ -25,6 +25,27 @@ struct ls_events {
     char path[PATH_MAX];
 };
 
+/* Cuts off a last line without its newline: the process was killed while it wrote. */
+static ls_status cut_unfinished(const ls_events *events)
+{
+    ls_file_source file;
+    char *text = NULL;
+    size_t bytes = 0;
+    if (access(events->path, F_OK) != 0) {
+        return LS_OK;
+    }
+    if (ls_file_load(events->path, LS_LINES_FILE_BYTES, &file, &text, &bytes) != LS_OK) {
+        return ls_log_fail(LS_ERR_INFRA, "%s", file.why);
+    }
+    const char *newline = memrchr(text, '\n', bytes);
+    size_t whole = newline == NULL ? 0 : (size_t)(newline + 1 - text);
+    int failed = whole < bytes ? truncate(events->path, (off_t)whole) : 0;
+    free(text);
+    return failed == 0 ? LS_OK
+                       : ls_log_fail(LS_ERR_INFRA, "cannot cut %s to its whole lines: %s",
+                                     events->path, strerror(errno));
+}
+
 ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_events **out)
 {
     ls_events *events = ls_list_make(1, sizeof *events);
@@ -41,6 +62,9 @@ ls_status ls_events_open(const char *run_directory, int rank, bool append, ls_ev
         return LS_ERR_USAGE;
     }
     ls_status status = ls_path_make_last(run_directory);
+    if (append) {
+        LS_THEN(status, cut_unfinished(events));
+    }
     if (status == LS_OK) {
         events->descriptor = ls_file_open_to_write(events->path, O_APPEND | (append ? 0 : O_TRUNC));
         if (events->descriptor < 0) {
@@ -154,6 +178,9 @@ ls_status ls_events_write_start(ls_events *events, const ls_events_start *start)
     }
     add_some(event, "transport", start->transport);
     cJSON_AddNumberToObject(event, "first_step", (double)start->first_step);
+    if (start->restart > 0) {
+        cJSON_AddNumberToObject(event, "restart", start->restart);
+    }
     cJSON_AddNumberToObject(event, "param_elements", (double)start->param_elements);
     if (start->network_digest != 0) {
         ls_events_add_hex(event, "network_digest", start->network_digest);

@@ -29,6 +29,7 @@ typedef struct ls_events_start {
     const char *transport;       /* comm.h, or NULL */
     const ls_options *options;
     int64_t first_step; /* 1, or where a resumed run goes on */
+    int restart;        /* how often the launcher had started the ranks again; 0: left out */
     int64_t param_elements;
     uint64_t network_digest; /* 0: left out */
     const char *fusions;     /* of the plan, or NULL */

@@ -449,6 +449,8 @@ static ls_status check_saving(const ls_options *options)
                                                        : NULL;
     LS_REFUSE_IF(name != NULL && options->save_dir[0] == '\0',
                  "%s without --save-dir: nothing is saved", name);
+    LS_REFUSE_IF(strcmp(options->resume, "auto") == 0 && options->save_dir[0] == '\0',
+                 "--resume auto without --save-dir: there is no DIR/last.safetensors to find");
     LS_REFUSE_IF(options->save_every > 0 && !ls_options_has_epochs(options),
                  "--save-every %" PRId64
                  " with --data %s, which has no epochs; give --save-every-steps",

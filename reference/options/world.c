@@ -191,9 +191,10 @@ static ls_status read_meeting_place(ls_world *out)
     out->probe = agent != NULL && strcmp(agent, "True") == 0;
     const char *id_names[] = {"LS_TOKEN", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"};
     for (size_t i = 0; i < sizeof id_names / sizeof id_names[0]; i++) {
-        if (ls_launchers_value(id_names[i]) != NULL) {
-            return copy_text(id_names[i], ls_launchers_value(id_names[i]), out->run_id,
-                             sizeof out->run_id);
+        const char *id = ls_launchers_value(id_names[i]);
+        if (id != NULL) { /* a rank of an earlier start has no part in this one; %.0d: not 0 */
+            LS_TEXT(whole, 300, "%s%s%.0d", id, out->restart > 0 ? "." : "", out->restart);
+            return copy_text(id_names[i], whole, out->run_id, sizeof out->run_id);
         }
     }
     if (out->rank == 0) {
@@ -211,6 +212,7 @@ ls_status ls_world_read(ls_world *out)
         LS_TRY(read_place(from, &world));
         LS_TRY(check_others(from, &world));
     }
+    LS_TRY(number_of("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, 0, &world.restart));
     if (world.world > 1) {
         LS_TRY(read_meeting_place(&world));
     }

@@ -18,7 +18,8 @@ typedef struct ls_world {
     char address[256];               /* of rank 0; "" in a world of one */
     int port;
     bool probe;           /* the port is torchrun's agent's: the store takes one of the next 16 */
-    char run_id[256];     /* secret or id of the job; "" when there is none */
+    int restart;          /* TORCHELASTIC_RESTART_COUNT: how often the ranks were started again */
+    char run_id[256];     /* secret or id of the job and the restart; "" when there is none */
     char run_dir[512];    /* LS_RUN_DIR; "" when not set */
     const char *launcher; /* ls_launcher's name, or "none": whose variables were found */
 } ls_world;

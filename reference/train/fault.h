@@ -18,7 +18,8 @@ typedef struct ls_fault {
 void ls_fault_begin(ls_fault *fault, const ls_trainer *trainer, int64_t step,
                     ls_step_observers *observers);
 
-/* Ends or stops this process where the option names this step, rank and phase. */
+/* Ends or stops this process where the option names this step, rank and phase; not in ranks that a
+ * launcher has started again. */
 void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phase);
 
 #endif

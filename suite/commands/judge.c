@@ -320,6 +320,26 @@ static ls_status judge_observed(const char *directory, bool verbose, counts *c)
     return LS_OK;
 }
 
+static ls_status print_restart(void *context, const cJSON *line, int number)
+{
+    const judged_job *job = context;
+    int rank = ls_json_int(line, "first_rank", -1), caught = ls_json_int(line, "signal", 0);
+    LS_TEXT(how, 120, "ended with exit code %d", ls_json_int(line, "code", 0));
+    if (caught > 0) {
+        ls_text_put(how, sizeof how, "was killed by signal %d (%s)", caught, strsignal(caught));
+    }
+    printf("restart %d - %s # rank %d %s after %.1f s\n", number, job->name, rank, how,
+           ls_json_number(line, "seconds", 0));
+    return LS_OK;
+}
+
+/* How the job's earlier starts ended, as `lockstep-launch --max-restarts` wrote it. */
+static ls_status print_restarts(judged_job *job)
+{
+    LS_TEXT(path, PATH_MAX, "%s/restarts.jsonl", job->record.directory);
+    return access(path, F_OK) == 0 ? ls_json_each_line(path, print_restart, job) : LS_OK;
+}
+
 static ls_status judge_record(judged_job *job, counts *c)
 {
     ls_record *record = &job->record;
@@ -333,6 +353,7 @@ static ls_status judge_record(judged_job *job, counts *c)
         return LS_OK;
     }
     job->spec = spec_of(record, role);
+    LS_TRY(print_restarts(job));
     if (!ls_verdict_of_outcome(record, &job->shared)) {
         (void)ls_protocol_breaks(record, NULL, &job->shared);
     }

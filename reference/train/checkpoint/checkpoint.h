@@ -77,6 +77,9 @@ ls_status ls_save_block_signals(const ls_trainer *trainer);
 /* Hours of training must not end with a file that cannot be written: LS_ERR_USAGE on all ranks if
  * rank 0 cannot create the files of --save and --save-dir. After ls_join_open. */
 ls_status ls_save_check(ls_trainer *trainer);
+/* --resume auto becomes the path of --save-dir's `last`, or "" where no rank has that file.
+ * LS_ERR_USAGE where only some have it. After ls_save_check. */
+ls_status ls_save_find(ls_trainer *trainer);
 
 /* Whether `last` is due after that step. The best validation is saved after any. */
 bool ls_save_due(const ls_trainer *trainer, int64_t step);

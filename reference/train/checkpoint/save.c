@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
@@ -81,6 +82,22 @@ ls_status ls_save_check(ls_trainer *trainer)
                      keeps(trainer) ? options->save_dir : options->save, refusing);
     }
     return refusing < 0 ? LS_OK : works ? LS_ERR_USAGE : own;
+}
+
+ls_status ls_save_find(ls_trainer *trainer)
+{
+    ls_options *options = &trainer->options;
+    if (strcmp(options->resume, "auto") != 0) {
+        return LS_OK;
+    }
+    path last = path_in(trainer, LAST);
+    bool found = access(last.text, F_OK) == 0;
+    LS_REFUSE_IF(!found && errno != ENOENT, "--resume auto: %s: %s", last.text, strerror(errno));
+    LS_REFUSE_IF(strlen(last.text) >= sizeof options->resume,
+                 "--save-dir %s: too long for --resume auto", options->save_dir);
+    bool taken = LS_PLANT(restart_forgets_checkpoint, found, false);
+    ls_text_put(options->resume, sizeof options->resume, "%s", taken ? last.text : "");
+    return ls_agree_on(trainer, "presence of --save-dir's last.safetensors (--resume auto)", found);
 }
 
 /* ---- last and best --------------------------------------------------------------------------- */

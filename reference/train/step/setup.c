@@ -482,6 +482,7 @@ static ls_status write_start(ls_trainer *trainer)
                          : NULL,
         .options = &trainer->options,
         .first_step = trainer->first_step,
+        .restart = trainer->world.restart,
         .param_elements = elements,
         .network_digest = ls_agree_network_digest(&trainer->network),
         .fusions = plan.fusions,

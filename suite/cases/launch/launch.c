@@ -1,8 +1,11 @@
 /* What happens when a rank dies: the others find out by themselves, and nothing is left behind. */
 #include "suite/cases/rows.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
@@ -365,6 +368,21 @@ static const ls_row launched[] = {
              "[ -e $F ] && [ $(wc -l <$F) = 2 ] && break; sleep 0.1; done; left || exit 9; "
              "kill -9 $P; for I in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 "
              "25 26 27 28 29 30; do left || break; sleep 0.1; done; left || echo none left"),
+    /* the third start of two ends well, in time; or none does, and the code is the failing rank's
+     */
+    LAUNCHED("launcher.restarts", "L10", "9 starts",
+             LAUNCH "--nproc-per-node 3 --max-restarts 2 -- sh -c 'echo "
+                    "$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS >>'$F'; [ $RANK != 1 ] "
+                    "|| [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 7'; C=$?; "
+                    "N=$(sort $F | uniq -c | tr -s ' \\n' ' '); R=$(wc -l <restarts.jsonl); "
+                    "[ \"$C$N$R\" = '0 3 0/2 3 1/2 3 2/2 2' ] || { echo \"$C$N$R\"; exit 1; }; "
+                    "echo 9 starts"),
+    LAUNCHED("launcher.restarts.used-up", "L10", "7 ends",
+             LAUNCH
+             "--nproc-per-node 2 --max-restarts 2 -- sh -c '[ $RANK = 0 ] || exit 7'" ENDS(7)),
+    LAUNCHED("launcher.restarts.deadline", "L10", "124 ends",
+             LAUNCH "--nproc-per-node 2 --max-restarts 99999 --timeout 1 -- sh -c 'sleep 0.2; exit "
+                    "7'" ENDS(124)),
     LAUNCHED("launcher.no-command", "L7", "2 ends", LAUNCH "--nproc-per-node 2" ENDS(2)),
     LAUNCHED("launcher.places", "L7", "6 places",
              LAUNCH
@@ -383,6 +401,46 @@ static const ls_row launched[] = {
                     "echo 2 secrets"),
 };
 
+/* ---- --max-restarts -------------------------------------------------------------------------- */
+
+/* A rank fails in step 6, after a checkpoint of step 3. The record holds the later start's steps.
+ */
+struct restart {
+    int first, or ; /* its first step: one of them */
+};
+
+static void judge_restarted(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct restart *wanted = row->data;
+    ls_case same = *row;
+    same.data = LS_JUDGE_SAME("undisturbed and restarted");
+    ls_judge_same(&same, job, out);
+    for (int k = 0; k < job[1].world; k++) {
+        const cJSON *start = job[1].rank[k].start;
+        int first = ls_json_int(start, "first_step", -1);
+        int restart = ls_json_int(start, "restart", 0);
+        if (restart != 1 || (first != wanted->first && first != wanted->or)) {
+            ls_verdict_fail(out,
+                            "rank=%d: restart %d began with step %d, expected restart 1, step %d",
+                            k, restart, first, wanted->first);
+        }
+    }
+    LS_TEXT(path, PATH_MAX, "%s/restarts.jsonl", job[1].directory);
+    if (access(path, R_OK) != 0) {
+        ls_verdict_fail(out, "%s: %s", path, strerror(errno));
+    }
+}
+
+#define RESTARTED(id, fault, ...)                                                               \
+    {                                                                                           \
+        "launch.restart." id, "L10", judge_restarted,                                           \
+            JOB "O2 w2 b0.05 steps=8 | " JOB "O2 w2 b0.05 steps=8 shell --timeout=20 "          \
+                "--save-dir={self}/kept --save-every-steps=3 --resume=auto --fault-at=" fault,  \
+            &(const struct restart){__VA_ARGS__},                                               \
+            FIRST_STARTS "{bin}/lockstep-launch --nproc-per-node=2 --grace 1 --max-restarts 1 " \
+                         "-- \"$0\" \"$@\""                                                     \
+    }
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const ls_row rows[] = {
@@ -392,6 +450,11 @@ static const ls_row rows[] = {
      .judges_outcome = true},
     LAUNCHED("logs.two-nodes", "L6", "4 logs", TWO_NODES),
     {"launch.place.dist.spawn", "L9", judge_spawned, JOB "w2 shell", .script = SPAWN},
+    RESTARTED("join.kill.rank[0|1]", "6:$1:join:kill", 1),
+    RESTARTED("[forward|reduction|optimizer].[kill|exit].rank[0|1]", "6:$3:$1:$2", 4),
+    RESTARTED("save.[kill|exit].rank0", "6:0:save:$1", 4),
+    /* rank 0 writes the checkpoint all the same, or notices the loss first */
+    RESTARTED("save.[kill|exit].rank1", "6:1:save:$1", 7, 4),
     {"launch.place.dist.gpu-on-cpu", "L9", judge_gpu, JOB "w2 --gpu=1 --device=cpu"},
 };
 

@@ -46,6 +46,39 @@ ROWS_TEST(what_ends_a_reading, endings)
     ls_record_free(&lenient);
 }
 
+/* Its first start's steps 1 to 3, its end included, then a later start from step 3 on. */
+#define AGAIN(restart, first) \
+    "{\"event\":\"start\",\"schema\":1,\"restart\":" #restart ",\"first_step\":" #first "}\n"
+#define EPOCH(step) "{\"event\":\"epoch\",\"step\":" #step "}\n"
+
+static const struct {
+    const char *events;
+    int steps, epochs;
+    bool broken;
+} restarts[] = {
+    {START STEP(1) STEP(2) EPOCH(2) STEP(3) EPOCH(3) "{\"event\":\"end\",\"code\":10}\n" AGAIN(1, 3)
+         STEP(3) EPOCH(3) STEP(4),
+     4, 2, false},
+    {START STEP(1) AGAIN(1, 1) STEP(1) AGAIN(2, 2) STEP(2), 2, 0, false},
+    {START AGAIN(1, 1) STEP(1), 1, 0, false},
+    {START STEP(1) AGAIN(1, 3) STEP(3), 1, 0, true},
+    {START STEP(1) AGAIN(0, 2) STEP(2), 1, 0, true},
+};
+
+ROWS_TEST(steps_of_a_restart_replace_those_before, restarts)
+{
+    write_events(restarts[_i].events);
+    ls_record record = read_as(LS_RECORD_STRICT);
+    ck_assert_msg((record.broken[0] != '\0') == restarts[_i].broken, "%s", record.broken);
+    ck_assert_int_eq(record.rank[0].step_count, restarts[_i].steps);
+    ck_assert_int_eq(cJSON_GetArraySize(record.rank[0].epochs), restarts[_i].epochs);
+    ck_assert(!record.rank[0].ended);
+    for (int i = 0; i < record.rank[0].step_count; i++) {
+        ck_assert_int_eq(record.rank[0].step[i].step, i + 1);
+    }
+    ls_record_free(&record);
+}
+
 TEST(without_any_file_only_lenient_reading_has_a_record)
 {
     ls_record record;

@@ -301,6 +301,25 @@ TEST(begun_anew_or_appended)
     free_lines(&kept);
 }
 
+/* What a process that was killed had begun to write. */
+TEST(an_unfinished_line_is_cut)
+{
+    static const char *const begun[] = {"{\"event\":\"end\",\"step\":7}\n{\"event\":", "{\"ev", ""};
+    LS_TEXT(path, PATH_MAX, "%s/rank0.jsonl", folder);
+    for (int i = 0; i < 3; i++) {
+        FILE *file = fopen(path, "w");
+        fputs(begun[i], file);
+        fclose(file);
+        ls_events *events = open_events(0, true);
+        ck_assert_int_eq(ls_events_write_end(events, 9, LS_OK, 0), LS_OK);
+        ls_events_close(events);
+        lines kept = read_lines("rank0.jsonl");
+        ck_assert_int_eq(kept.count, i == 0 ? 2 : 1);
+        ck_assert_int_eq(ls_json_integer(kept.line[0], "step", -1), i == 0 ? 7 : 9);
+        free_lines(&kept);
+    }
+}
+
 TEST(without_a_directory)
 {
     static const char *const none[] = {NULL, ""};
