@@ -23,10 +23,13 @@ enum {
     IDLE_MAX = 16,
     RETRY_MS_FIRST = 10, /* between attempts to connect until rank 0 listens; doubles each time */
     RETRY_MS_LAST = 250,
+    FIRST_LINE_S = 5,     /* of waiting for rank 0: a look-up of a name alone may take 10 s */
     PROBE_MS_FIRST = 100, /* for the proof of a port that is probed; doubles each time */
     PROBE_MS_LAST = 2000,
     REPLY_SLACK_MS = 2000, /* the server keeps the deadlines; after this much more it is lost */
 };
+
+#define UNKNOWN_NAME "the name does not resolve"
 
 /* A connection carries one request at a time. A call takes an idle connection or opens another one,
  * so that a waiting `get` does not block the `set` of another thread. */
@@ -188,10 +191,35 @@ static double find_why(void *context, char *text, size_t bytes)
 
 static ls_waiting_probe *const probes[] = {find_why, NULL};
 
+/* What to do about a reason for which rank 0 is not reached. */
+static const char *remedy_of(const char *why)
+{
+    static const struct {
+        int error;
+        const char *remedy;
+    } rows[] = {
+        {ENETUNREACH, "no interface of this machine leads there (`ip route get` and the address)"},
+        {EHOSTUNREACH, "no machine has that address on this network: is it rank 0's?"},
+        {ECONNREFUSED, "nothing listens there: is rank 0 started, with this port?"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strstr(why, strerror(rows[i].error)) != NULL) {
+            return rows[i].remedy;
+        }
+    }
+    return strncmp(why, UNKNOWN_NAME, strlen(UNKNOWN_NAME)) == 0
+               ? "give MASTER_ADDR as a number, or add the name to /etc/hosts"
+           : strcmp(why, "no answer") == 0
+               ? "does a firewall drop the port, or is it a wrong address?"
+               : "";
+}
+
 static ls_status join(ls_store *store, const ls_store_options *options, int64_t deadline_ns)
 {
     char why[256] = "not tried", place[800], service[8];
+    const char *remedy = "";
     ls_waiting waiting = ls_waiting_begin(probes, place, store->timeout_s);
+    waiting.first_s = FIRST_LINE_S;
     bool probe = options->probe && store->server == NULL;
     int first = probe ? options->port + 1 : store->port;
     int last = probe ? options->port + LS_STORE_PORT_PROBES : store->port;
@@ -206,7 +234,7 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
             failed = getaddrinfo("127.0.0.1", service, &hints, &found);
         }
         if (failed != 0) { /* the name may appear together with its node; retry */
-            snprintf(why, sizeof why, "the name does not resolve: %s", gai_strerror(failed));
+            snprintf(why, sizeof why, UNKNOWN_NAME ": %s", gai_strerror(failed));
             found = NULL;
         }
         for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
@@ -228,8 +256,9 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
         if (rest == 0) {
             break;
         }
-        ls_text_put(place, sizeof place, "the store of rank 0 at %s port %d: %s", store->address,
-                    first, why);
+        remedy = remedy_of(why);
+        ls_text_put(place, sizeof place, "the store of rank 0 at %s port %d: %s%s%s",
+                    store->address, first, why, remedy[0] != '\0' ? "; " : "", remedy);
         (void)ls_waiting_look(&waiting);
         int64_t pause_ns = pause_ms * INT64_C(1000000);
         (void)ls_clock_poll(-1, 0, ls_clock_ns() + (pause_ns < rest ? pause_ns : rest));
@@ -238,8 +267,9 @@ static ls_status join(ls_store *store, const ls_store_options *options, int64_t 
     }
     LS_TEXT(ports, 32, first == last ? "%d" : "%d to %d", first, last);
     return ls_log_fail(LS_ERR_RENDEZVOUS,
-                       "store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s",
-                       store->rank, store->address, ports, store->timeout_s, why);
+                       "store: rank %d did not reach rank 0 at %s port %s within %.3g s: %s%s%s",
+                       store->rank, store->address, ports, store->timeout_s, why,
+                       remedy[0] != '\0' ? "; " : "", remedy);
 }
 
 static ls_status check_options(const ls_store_options *options)
@@ -272,6 +302,19 @@ static ls_status check_options(const ls_store_options *options)
     return LS_OK;
 }
 
+/* The key under which rank 0 leaves the address at which other machines reached it, or "". */
+static const char reached_key[] = "store/reached";
+
+static ls_status share_address(ls_store *store)
+{
+    char own[sizeof store->local_address] = "";
+    if (store->server == NULL) {
+        return LS_OK;
+    }
+    (void)ls_store_server_address(store->server, own, sizeof own);
+    return ls_store_set(store, reached_key, own, strlen(own));
+}
+
 ls_status ls_store_open(const ls_store_options *options, ls_store **out)
 {
     LS_TRY(check_options(options));
@@ -291,8 +334,11 @@ ls_status ls_store_open(const ls_store_options *options, ls_store **out)
         store->port = ls_store_server_port(store->server); /* of those that were probed */
     }
     LS_TRY_GOTO(status, join(store, options, deadline_ns), stop_server);
+    LS_TRY_GOTO(status, share_address(store), close_connection);
     *out = store;
     return LS_OK;
+close_connection:
+    close(store->primary);
 stop_server:
     if (store->server != NULL) {
         ls_store_server_stop(store->server, 0);
@@ -328,11 +374,20 @@ void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[
     ls_sha256_hmac(store->key, sizeof store->key, purpose, strlen(purpose), key);
 }
 
-void ls_store_local_address(const ls_store *store, char *text, int text_bytes)
+/* A rank that reached rank 0 over the loopback is on its machine, whose own name may stand for the
+ * loopback there (Debian: 127.0.1.1): others reach it where they reached rank 0. */
+void ls_store_local_address(ls_store *store, char *text, int text_bytes)
 {
-    if (store->server == NULL || !ls_store_server_address(store->server, text, text_bytes)) {
-        snprintf(text, (size_t)text_bytes, "%s", store->local_address);
+    const char *own = store->local_address;
+    char *reached = NULL;
+    size_t bytes = 0;
+    bool loopback = strncmp(own, "127.", 4) == 0 || strcmp(own, "::1") == 0 ||
+                    strncmp(own, "::ffff:127.", 11) == 0;
+    if (loopback && ls_store_get(store, reached_key, -1, (void **)&reached, &bytes) == LS_OK) {
+        own = bytes > 0 ? reached : own;
     }
+    snprintf(text, (size_t)text_bytes, "%s", own);
+    free(reached);
 }
 
 /* ---- requests ------------------------------------------------------------------------------- */

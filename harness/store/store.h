@@ -48,8 +48,8 @@ void ls_store_close(ls_store *store, double linger_s);
 /* A key that only the ranks of this job can make, another one for each purpose. */
 void ls_store_key(const ls_store *store, const char *purpose, unsigned char key[LS_SHA256_BYTES]);
 /* The numeric address at which peers reach this rank: that of the interface that routes to rank 0;
- * on rank 0 the address at which the others reached it (loopback when all are on this machine). */
-void ls_store_local_address(const ls_store *store, char *text, int text_bytes);
+ * on rank 0's machine the address at which other machines reached it (loopback without any). */
+void ls_store_local_address(ls_store *store, char *text, int text_bytes);
 
 /* Sets or overwrites a key and wakes its waiters. A value may be empty and hold any bytes. */
 ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes);
