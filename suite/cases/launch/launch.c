@@ -414,6 +414,10 @@ static void judge_restarted(const ls_case *row, const ls_record *job, ls_verdict
     const struct restart *wanted = row->data;
     ls_case same = *row;
     same.data = LS_JUDGE_SAME("undisturbed and restarted");
+    if (job[1].state != LS_RECORD_DONE) {
+        ls_verdict_fail(out, "the restarted job did not end well: rank=%d code=%d signal=%d",
+                        job[1].first_rank, job[1].code, job[1].signal);
+    }
     ls_judge_same(&same, job, out);
     for (int k = 0; k < job[1].world; k++) {
         const cJSON *start = job[1].rank[k].start;
@@ -438,7 +442,8 @@ static void judge_restarted(const ls_case *row, const ls_record *job, ls_verdict
                 "--save-dir={self}/kept --save-every-steps=3 --resume=auto --fault-at=" fault,  \
             &(const struct restart){__VA_ARGS__},                                               \
             FIRST_STARTS "{bin}/lockstep-launch --nproc-per-node=2 --grace 1 --max-restarts 1 " \
-                         "-- \"$0\" \"$@\""                                                     \
+                         "-- \"$0\" \"$@\"",                                                    \
+            .judges_outcome = true                                                              \
     }
 
 /* ---- the table ------------------------------------------------------------------------------- */
