@@ -76,20 +76,22 @@ static void judge_parts(const ls_observe_trace *trace, int number, int k, const 
         "split alike everywhere: random_split(..., generator=torch.Generator().manual_seed(0))");
 }
 
-/* A DistributedSampler below a sampler that divides its batches again. */
+/* A DistributedSampler below a sampler that divides its batches again: the ranks together draw what
+ * one of them should. The first pass of a job that was resumed may be the rest of one. */
 static void judge_nested(const ls_observe_trace *trace, int number, const ls_event *data,
                          ls_observe_finding *out)
 {
     double length = ls_event_number(data, length, NAN), count = 0;
     if (strcmp(ls_event_text(data, inner, ""), "DistributedSampler") != 0 ||
-        !ls_event_bool(data, whole, false)) {
+        !ls_event_bool(data, whole, false) ||
+        (number == 0 && ls_event_count(ls_trace_events(&trace->rank[0], load)) > 0)) {
         return;
     }
     for (int k = 0; k < trace->world; k++) {
         count += ls_event_number(ls_pass_trained(&trace->rank[k], number), count, NAN);
     }
     double batch = trace->world * ls_event_number(data, batch, 1);
-    if (!(count + batch < length)) {
+    if (!(fabs(count - length / trace->world) < batch)) {
         return;
     }
     ls_finding_set(out, LS_FAIL, ls_job_data_place(data, sampler_at),

@@ -400,11 +400,18 @@ typedef struct rest {
     int trained, left, whole; /* samples */
 } rest;
 
+/* Samples of a batch, also of a batch sampler that does not say it; 0: unknown. */
+static int batch_of(const ls_event *pass)
+{
+    int batch = ls_job_count(pass, batch), given = ls_job_count(pass, given);
+    return batch > 0 || given < 1 ? batch : (ls_job_count(pass, count) + given - 1) / given;
+}
+
 /* The indices of the batches of a pass that were trained on: [*count] from the first. */
 static int trained_of(const ls_event *pass, int *count)
 {
     const ls_event *used = ls_event_list(pass, used);
-    int batch = ls_job_count(pass, batch), all = ls_event_count(ls_event_list(pass, kept));
+    int batch = batch_of(pass), all = ls_event_count(ls_event_list(pass, kept));
     int first = ls_event_to_int(ls_event_at(used, 0), 0) * batch;
     int last = (ls_event_to_int(ls_event_at(used, 1), -1) + 1) * batch;
     last = last > all ? all : last;
@@ -419,7 +426,7 @@ static bool is_same_data(const ls_event *a, const ls_event *b)
 
 static bool is_known(const ls_event *pass)
 {
-    int batch = ls_job_count(pass, batch), given = ls_job_count(pass, given);
+    int batch = batch_of(pass), given = ls_job_count(pass, given);
     return pass != NULL && batch > 0 && given < (1 << 24) / batch &&
            ls_event_count(ls_event_list(pass, used)) == 2 && ls_event_int(pass, modulus, 0) == 1;
 }
@@ -441,10 +448,10 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
     const ls_event *on = ls_pass_trained(&trace->rank[k], 0);
     const ls_event *cut = cut_pass(&trace->before->rank[k], saved), *data;
     if (!is_known(on) || !is_known(cut) || !ls_event_bool(on, whole, false) ||
-        ls_job_count(on, batch) != ls_job_count(cut, batch) || !is_same_data(on, cut)) {
+        batch_of(on) != batch_of(cut) || !is_same_data(on, cut)) {
         return false;
     }
-    int first = trained_of(on, &out->left), batch = ls_job_count(on, batch);
+    int first = trained_of(on, &out->left), batch = batch_of(on);
     trained_of(cut, &out->trained);
     out->whole = first > 0 ? ls_job_count(on, count)
                            : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
@@ -490,7 +497,7 @@ static int count_above(const unsigned char *times, int length, int most)
 static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_finding *out)
 {
     const ls_event *data = r->on;
-    int batch = ls_job_count(data, batch), short_ones = 0;
+    int batch = batch_of(data), short_ones = 0;
     while ((data = ls_event_after(data)) != NULL) {
         bool same = ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
                     is_same_data(data, r->on);
@@ -528,7 +535,7 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
         }
         known = known && ls_job_count(r.on, length) == length &&
                 add_trained(r.cut, length, early) && add_trained(r.on, length, late);
-        batch = known ? ls_job_count(r.on, batch) : 0;
+        batch = known ? batch_of(r.on) : 0;
         if (known) {
             judge_offset(&r, load, k, out);
         }

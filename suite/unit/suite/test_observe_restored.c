@@ -200,10 +200,11 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define BEGIN LOADED("") ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";"
 
 /* A pass of batches of 2 of 8 samples, and jobs of which one was cut within it. */
-#define DREW(whole, given, used, kept, first, last)                                                \
-    "{\"event\":\"data\",\"loader\":0,\"trained\":true,\"whole\":" whole                           \
-    ",\"length\":8,\"count\":" given ",\"batch\":2,\"used\":" used ",\"modulus\":1,\"kept\":" kept \
+#define DREW_BY(batch, whole, given, used, kept, first, last)                                    \
+    "{\"event\":\"data\",\"loader\":0,\"trained\":true,\"whole\":" whole                         \
+    ",\"length\":8,\"count\":" given "," batch ",\"used\":" used ",\"modulus\":1,\"kept\":" kept \
     ",\"steps\":[" first "," last "]}"
+#define DREW(...) DREW_BY("\"batch\":2", __VA_ARGS__)
 #define CUT(kept) \
     "2x " STEP("0.2") ";" DREW("false", "4", "[0,1]", kept, "1", "3") ";" SAVED("last.pt", "2")
 #define GOES_ON BEGIN "2x " STEP("0.2") ";"
@@ -286,6 +287,10 @@ static const struct {
      "rest of the pass, and 4 never come | the job goes on within a pass, and draws its rest from "
      "another order than the one that was cut | train.py:9"},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "4", "[0,1]", "[1,2,3,4]", "1", "3"), LS_FAIL,
+     "and 3 never come"},
+    /* a batch sampler of the script's own that does not say how large its batches are */
+    {"/a/", CUT("[0,1,2,3]"),
+     GOES_ON DREW_BY("\"given\":2", "true", "4", "[0,1]", "[1,2,3,4]", "1", "3"), LS_FAIL,
      "and 3 never come"},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]", "1", "3"),
      LS_PASS, ""},
