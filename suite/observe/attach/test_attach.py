@@ -200,6 +200,7 @@ MEMBERS = {
     "restore": "what which at step",
     "call": "number call",
     "seed": "at seed",
+    "rows": "loader at batches",
     "moved": "model at step type",
     "join": "at",
     "left": "name at bits type full",
@@ -1228,12 +1229,116 @@ def workers_say_what_they_draw(context):
         assert len(list(iterator)) == 4
     finally:
         kinds.create_fetcher = staticmethod(original)
-    drawn = workers.of(iterator._base_seed)
+    drawn = workers.of(iterator._base_seed)["random"]
     assert sorted(worker for worker, *_ in drawn) == [0, 1]
     assert all("random" in states for _, states, _ in drawn), drawn
     assert not any(many for *_, many in drawn), drawn  # by the process's generators
     workers.finish()
     assert not os.path.exists(workers.path(os.getpid()))
+
+
+@test
+def collate_functions_are_run_again(context):
+    from lockstep_attach import again, collate, events
+    from lockstep_attach import hub as hubs
+
+    hub = types.SimpleNamespace(torch=torch, own=hubs.Own(), own_ns=0, places=events.Places(torch))
+    hub.again = object.__new__(again.Again)
+    hub.again.hub = hub
+    buffer, calls = torch.empty(8, 3), []
+    samples = [(torch.full((3,), float(i)), "x" * (i % 5)) for i in range(8)]
+
+    def tensors(items):
+        return torch.stack([x for x, _ in items])
+
+    def first(items):
+        for x, text in items:
+            return {"x": x, "length": len(text)}
+
+    def kept(items):
+        calls.append(len(items))
+        return tensors(items)
+
+    class Counts:
+        count = 0
+
+        def __call__(self, items):
+            self.count += 1
+            return tensors(items)
+
+    class Fetcher:
+        pass
+
+    def found(function, items):
+        fetcher = Fetcher()
+        fetcher.collate_fn = function
+        one = collate.Again(hub, fetcher, calls.append)
+        torch.manual_seed(1)
+        expected, state = repr(function(list(items))), torch.get_rng_state()
+        torch.manual_seed(1)
+        assert repr(one(items)) == expected and torch.equal(torch.get_rng_state(), state)
+        return one.found
+
+    every, others = list(range(8)), list(range(1, 8))
+    whole, sequence = [8, every, [], True], [8, every, [], False]
+    assert found(first, samples) == [[8, [0], others, False]]
+    assert found(tensors, samples) == found(lambda i: tensors(i).roll(1, 0), samples) == [whole]
+    assert found(lambda i: tensors(i[:6]), samples) == [[8, every[:6], [6, 7], True]]
+    assert found(lambda i: tensors(i).t(), samples)[0] == sequence  # time first
+    # one row of all: with the first one's text, or with its number
+    rows = [{"x": x, "text": torch.arange(i, i + 3), "id": i} for i, (x, _) in enumerate(samples)]
+
+    def one_row(items, key):
+        first = torch.as_tensor(items[0][key]).float().reshape(1, -1)
+        return tensors([(s["x"], 0) for s in items])[None], first
+
+    given = [8, every, [], True, "x"], [8, [0], others, True, "text"]
+    assert found(lambda i: one_row(i, "text"), rows) == [whole, *given]
+    assert found(lambda i: one_row(i, "id"), rows) == [whole, given[0]]
+    # by content: the largest, those that are not broken; samples that are alike; a buffer
+    assert found(lambda i: max(x for x, _ in i for x in x), samples) == [sequence]
+    assert found(lambda i: [x for x, text in i if text], samples)[0][2] == []
+    assert found(first, samples[:1] * 4 + samples[1:3]) == []
+    assert found(lambda i: torch.stack([x for x, _ in i], out=buffer), samples) == [whole]
+    # not again: what counts, keeps or draws
+    assert found(kept, samples) == found(Counts(), samples) == []
+    assert found(lambda i: tensors(i)[torch.randperm(4)], samples) == []
+
+
+@test
+def rows_are_followed(context):
+    from lockstep_attach.data import Keys
+    from lockstep_attach.rows import Rows
+
+    put, model = [], torch.nn.Linear(6, 2)
+    hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0))
+    hub.put = lambda event, **members: put.append(members)
+    rows = Rows(hub, Keys(torch, 0))
+
+    def forward(x, backward, grad=True):
+        entry = {"grad": grad, "training": grad, "model": 0, "at": "train.py:1"}
+        made = rows.forward(entry, (x,), {})
+        if grad:
+            loss = model(x)
+            rows.returns(made, [loss])
+            hub.autograd.passes += backward
+            loss.sum().backward() if backward else None
+
+    entry = types.SimpleNamespace(facts={"loader": 0}, number=0)
+    batches = list(torch.randn(3, 8, 6))
+    batches[2][5] = batches[2][4]
+    for x in batches:
+        rows.batch(entry, 8, [x, torch.arange(8)])
+        forward(x[:2], True)
+        forward(x[2:4], False)
+        forward(x[4:6], True, grad=False)
+    forward(batches[0][:1].clone(), True)
+    rows.finish()
+    runs = [3, 2, 2, 2, 1, 2, 0, 2]
+    assert put[0]["loader"] == 0 and put[0]["at"] == "train.py:1"
+    first, second, third = put[0]["batches"]
+    assert first == [0, 8, 8, 1, 2, [4, 1, 3, 1, *runs[2:]]] and second == [0, 8, 8, 1, 2, runs]
+    assert third[-1] == [3, 2, 2, 2, -1, 2, 0, 2]
 
 
 @test

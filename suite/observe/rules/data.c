@@ -537,9 +537,14 @@ static bool repeats(const ls_event *a, const ls_event *b)
             strcmp(order, ls_event_text(b, order, "")) == 0);
 }
 
-/* The same loop again: a loader may be built anew for each epoch. */
+/* The same loop again: a loader may be built anew for each epoch. Two that a loop goes through side
+ * by side are not. */
 static bool same_loop(const ls_event *a, const ls_event *b)
 {
+    if (ls_event_int(a, loader, -1) != ls_event_int(b, loader, -1) &&
+        ls_pass_first_step(b) < ls_pass_last_step(a)) {
+        return false;
+    }
     return ls_event_same(a, b, at) && ls_event_same(a, b, sampler) &&
            ls_event_number(a, length, -1) == ls_event_number(b, length, -1);
 }

@@ -184,6 +184,10 @@ static const calls_row limits[] = {
     {OWN "=RandomSampler 40 20 0 1 3 ", "data.once", LS_SKIP, "one rank, and no stream", 1},
     {OWN "0: =RandomSampler 40 20 0 1 3 ", "data.once", LS_SKIP, "seen on every rank"},
     {ORDER("16 ", "8 0 2", "3", "8 1 2", "3"), "data.shuffled", LS_FAIL, "rank 0: pass 1 draws"},
+    /* two loaders in zip() */
+    {OWN "=DistributedSampler 16 8 0 2 3 \"steps\":[1,4],; "
+         "=DistributedSampler 16 8 0 2 3 \"loader\":1,\"steps\":[1,4],",
+     "data.shuffled", LS_WEAK, "one pass"},
     {OWN "=DistributedSampler 14 7 0 2 3 ; =DistributedSampler 14 7 0 2 3 ", "data.shuffled",
      LS_PASS, "1 passes"},
     {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,", "data.shuffled", LS_FAIL,

@@ -431,6 +431,75 @@ static const calls_row drawn[] = {
 
 CALLS_TEST(ranks_draw_their_own, drawn)
 
+/* ---- data.used ------------------------------------------------------------------------------- */
+
+/* Batches that a collate function made again, of one pass of each rank. */
+#define COLLATED(zero, one)                                                           \
+    "4x F S B K P Z; 0:=DistributedSampler 64 8 0 2 1 \"collate_at\":\"train.py:9\"," \
+    "\"collated\":[" zero "],; "                                                      \
+    "1:=DistributedSampler 64 8 1 2 1 \"collate_at\":\"train.py:9\",\"collated\":[" one "],"
+#define FIRST "[8,[0],[1,2,3,4,5,6,7]]"
+#define ALL_OF "[8,[0,1,2,3,4,5,6,7],[]]"
+#define MOST_OF "[8,[0,1,2,3,4,5],[6,7]]"
+#define FIRST_TEXT "[8,[0],[1,2,3,4,5,6,7],true,\"text\"]"
+#define OTHER_TEXT "[8,[7,6,5,4,3,2,1],[0],true,\"text\"]"
+/* Of a loader: of each batch its pass, indices, rows, backward passes, rows that were trained on,
+ * and runs of what became of its rows. */
+#define LOOP(batches)                                   \
+    "4x F S B K P Z; =DistributedSampler 64 8 0 2 1 ; " \
+    "{\"event\":\"rows\",\"loader\":0,\"at\":\"train.py:12\",\"batches\":[" batches "]}"
+#define X4(batch) batch "," batch "," batch "," batch
+#define SLICED "[0,8,8,1,2,[3,2,0,6]]"
+#define PART_OF(runs) "[0,8,8,1,4,[" runs "]]"
+#define WHOLE_BATCH "[0,8,8,1,8,[3,8]]"
+#define DROPPED "[0,8,8,0,0,[2,8]]"
+#define KEPT "[0,8,8,0,0,[0,8]]"
+#define FOUR_TIMES "[0,8,8,4,32,[6,8]]"
+#define TURN DROPPED "," DROPPED "," DROPPED "," WHOLE_BATCH
+#define OF(pass, runs) "[" pass ",8,8,1,8,[" runs "]]"
+#define SHIFTED(pass) OF(pass, "4,8") "," OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "0,8")
+
+static const calls_row unused[] = {
+    {COLLATED(FIRST, FIRST ",[5,[0,1,2,3,4],[]]"), "data.used", LS_FAIL,
+     "7 of 8 samples of a batch, from the one at place 1 on .. in all of 2 batches .. train.py:9"},
+    {COLLATED(ALL_OF "," ALL_OF, ALL_OF), "data.used", LS_PASS, "3 batches"},
+    {COLLATED(ALL_OF "," FIRST_TEXT, ALL_OF "," FIRST_TEXT), "data.used", LS_FAIL,
+     "7 of 8 samples of a batch (\"text\" of them), from .. train.py:9"},
+    {COLLATED(ALL_OF "," FIRST_TEXT, ALL_OF "," OTHER_TEXT), "data.used", LS_PASS, ""},
+    /* some were not tried */
+    {COLLATED("[8,[0],[6,7]]", "[8,[0],[5,7]],[8,[0],[5,6]]"), "data.used", LS_FAIL, "3 of 4"},
+    /* a remainder; the ranks' parts of what both draw; one batch; a choice */
+    {COLLATED(MOST_OF "," MOST_OF, MOST_OF), "data.used", CALLS_HINT, "2 of 8 samples"},
+    {COLLATED("[8,[1,3,5,7],[0,2,4,6]]", "[8,[0,2,4,6],[1,3,5,7]]"), "data.used", LS_PASS, ""},
+    {COLLATED(FIRST, ""), "data.used", LS_PASS, ""},
+    {LOOP(X4(SLICED)), "data.used", LS_FAIL, "6 of 8 rows .. a slice .. train.py:12"},
+    {LOOP(X4(PART_OF("2,4,3,4"))), "data.used", LS_FAIL,
+     "4 of 8 rows .. no backward comes to .. losses of the others are overwritten .. train.py:21"},
+    {LOOP(X4(SLICED)) "; {\"event\":\"outside\",\"step\":2,\"name\":\"Style\"}", "data.used",
+     LS_PASS, ""},
+    {LOOP(X4(PART_OF("3,6,0,2"))), "data.used", CALLS_HINT, "2 of 8 rows"},
+    /* once; by content; some rows were changed on their way; a smaller last batch */
+    {LOOP(SLICED), "data.used", LS_PASS, ""},
+    {LOOP(X4(PART_OF("3,4,0,4")) "," PART_OF("0,4,3,4")), "data.used", LS_PASS, ""},
+    {LOOP(X4("[0,8,8,1,8,[3,4,0,4]]")), "data.used", LS_PASS, ""},
+    {LOOP(X4(SLICED) ",[0,2,2,1,2,[3,2]]"), "data.used", LS_FAIL, "in 4 batches"},
+    {LOOP(X4(TURN) "," TURN), "data.used", LS_FAIL,
+     "15 of 20 .. of each 4 in a row one .. train.py:21"},
+    {LOOP(X4(TURN) "," X4(DROPPED "," WHOLE_BATCH)), "data.used", LS_PASS, ""},
+    {LOOP(X4("[0,8,8,1,0,[2,8]]," WHOLE_BATCH) "," X4("[0,8,8,1,0,[2,8]]," WHOLE_BATCH)),
+     "data.used", LS_PASS, ""}, /* another network's steps */
+    {LOOP(X4(KEPT "," KEPT "," KEPT "," FOUR_TIMES)), "data.used", LS_FAIL,
+     "trained on 4 times, the others never: 12 of 16 .. overwritten .. train.py:18"},
+    {LOOP(X4(KEPT "," KEPT "," KEPT "," WHOLE_BATCH)), "data.used", LS_PASS, ""},
+    {LOOP(SHIFTED("0") "," SHIFTED("1")), "data.used", LS_FAIL,
+     "the last batch of a pass is never trained on, and the first one twice .. 1 whole passes .. "
+     "train.py:18"},
+    {LOOP(SHIFTED("0")), "data.used", LS_PASS, ""},
+    {"4x F S B K P Z", "data.used", LS_SKIP, "no forward got rows"},
+};
+
+CALLS_TEST(steps_train_on_what_is_drawn, unused)
+
 /* ---- modules outside of the models ----------------------------------------------------------- */
 
 #define RAN(rank, step, digests)                                                                   \

@@ -127,7 +127,7 @@ class Again:
 
     def _state(self, record, module):
         """Random numbers and buffers as the forward finds them."""
-        record.random = self._random()
+        record.random = self.random()
         prefix = record.path + "." if record.path else ""
         record.buffers = [
             (plain_name(prefix + name), buffer.detach().clone())
@@ -233,7 +233,7 @@ class Again:
     def _cuda(self):
         return self.hub.torch.cuda if self.hub.torch.cuda.is_initialized() else None
 
-    def _random(self):
+    def random(self):
         """States of all generators that a module may draw from."""
         torch, cuda, numpy = self.hub.torch, self._cuda(), sys.modules.get("numpy")
         devices = {}
@@ -242,7 +242,7 @@ class Again:
         arrays = numpy.random.get_state() if hasattr(numpy, "random") else None
         return torch.get_rng_state(), devices, random.getstate(), arrays
 
-    def _set_random(self, state):
+    def set_random(self, state):
         torch, cuda = self.hub.torch, self._cuda()
         torch.set_rng_state(state[0])
         for index, value in state[1].items():
@@ -259,7 +259,7 @@ class Again:
             return
         begin = time.perf_counter_ns()
         detail = self.hub.steps.detail
-        state = self._random()
+        state = self.random()
         try:
             self._check_alone()
             self.functions.run()
@@ -268,7 +268,7 @@ class Again:
         except Exception as error:  # the user's module in another type: any error is a reason
             detail.again_note = _why(error)[:300]
         finally:
-            self._set_random(state)
+            self.set_random(state)
             if self.records and self._cuda() is not None:
                 self._cuda().empty_cache()
             self.records = []
@@ -456,7 +456,7 @@ class Again:
         def leaving(region, *error):
             return None if threading.get_ident() == mine else leave(region, *error)
 
-        with refusing(torch), torch.enable_grad(), self.hub.plainly(), _silent():
+        with refusing(torch), torch.enable_grad(), self.hub.plainly(), silent():
             try:
                 kind.__enter__, kind.__exit__ = entering, leaving
                 yield
@@ -513,7 +513,7 @@ class Again:
         torch = self.hub.torch
         turn = self._prepare(record, module, dtype)
         outputs = self._forward(record, module, turn, record.random)
-        left = self._random()
+        left = self.random()
         if [t.shape for t in outputs] != record.shapes:
             raise Reason("the copy's outputs have other shapes")
         moved = self._compare(record, outputs)
@@ -548,7 +548,7 @@ class Again:
 
     def _forward(self, record, module, turn, random):
         torch = self.hub.torch
-        self._set_random(random)
+        self.set_random(random)
         args, kwargs = self._mapped((record.args, record.kwargs), turn)
         if record.path:
             module = dict(module.named_modules())[record.path]
@@ -583,7 +583,7 @@ class _Nowhere(io.StringIO):
 
 
 @contextlib.contextmanager
-def _silent():
+def silent():
     """What a forward prints, warns of and logs, it has printed."""
     kept, disabled = (sys.stdout, sys.stderr), logging.root.manager.disable
     try:

@@ -9,7 +9,9 @@ import sys
 import time
 import weakref
 
+from . import collate
 from .digests import GOLDEN, MASK
+from .rows import Rows
 from .workers import Workers
 from .wrapping import ByObject
 
@@ -35,6 +37,7 @@ class Pass:
         self.length = None  # of the pass in batches
         self.trained = None  # whether a backward pass had run when the last batch was given
         self.keys = None
+        self.collated = []  # what collate.py found in this process
         self.passes = self.first = None
         self.seen = 0  # backward passes when the last batch was given
         self.used = []  # the first and the last batch behind which one ran
@@ -63,6 +66,7 @@ class Data:
         self.passes = {}  # number of a loader: passes that have begun
         self.sources = Sources(hub.torch)
         self.workers = Workers(hub)
+        self.rows = Rows(hub, Keys(hub.torch, 0))
 
     def install(self):
         loader = self.hub.torch.utils.data.dataloader
@@ -133,6 +137,9 @@ class Data:
         self.hub.misuse.transforms.loader(loader, number, entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
+        self.workers.passed(loader.collate_fn)
+        again = getattr(getattr(result, "_dataset_fetcher", None), "again", None)
+        entry.collated = again.found if again is not None else []
 
     def _sampler(self, loader):
         batches = loader.batch_sampler
@@ -156,6 +163,8 @@ class Data:
         out["batch"] = loader.batch_size or getattr(batches, "batch_size", None)
         out["workers"] = loader.num_workers
         out["base_seed"] = getattr(iterator, "_base_seed", None)
+        if collate.is_own(self.hub.torch, loader.collate_fn):
+            out["collate_at"] = collate.place_of(self.hub, loader.collate_fn)
         dataset = getattr(loader, "dataset", None)
         for member, thing in (("built", loader), ("sampler_at", sampler), ("cut_at", dataset)):
             at = self.built.get(thing)
@@ -202,7 +211,11 @@ class Data:
         if entry.given == entry.length and entry.given > AHEAD:
             entry.trained = self.hub.autograd.passes > entry.passes
         if entry.keys is not None and getattr(iterator, "_auto_collation", True):
-            entry.keys.add(self._batch(batch))
+            samples = self._batch(batch)
+            entry.keys.add(samples)
+            ordered = getattr(iterator, "_in_order", True) is not False
+            drawn = len(entry.drawn[0]) if entry.drawn and ordered else None
+            self.rows.batch(entry, drawn, samples)
         if not entry.drawn:
             return
         if getattr(iterator, "_in_order", True) is False:
@@ -290,9 +303,12 @@ class Data:
                 event["content"] = entry.content
         else:
             event["indices"] = False
-        drawn = entry.facts.get("workers") and self.workers.of(entry.facts.get("base_seed"))
-        if drawn:
-            event["random"] = drawn
+        said = entry.facts.get("workers") and self.workers.of(entry.facts.get("base_seed")) or {}
+        if said.get("random"):
+            event["random"] = said["random"]
+        found, entry.collated[:] = [*entry.collated, *said.get("collated", ())], []
+        if found:
+            event["collated"] = found
         if entry.keys is not None and entry.keys.kept:
             event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
         if entry.whole or entry.trained is None:
@@ -308,6 +324,7 @@ class Data:
         for entry in self.open.values():
             self._close(entry)
         self.open = {}
+        self.rows.finish()
         self.workers.finish()
 
 
@@ -388,13 +405,22 @@ class Keys:
         self.kept, self.batches = [], 0
         self.weights = {}
 
-    def _weights(self, count):
-        if count not in self.weights:
+    def _weights(self, count, device):
+        if (count, device) not in self.weights:
             if len(self.weights) > 256:
                 self.weights.clear()
             values = [key_weight(place) for place in range(count)]
-            self.weights[count] = self.torch.tensor(values, dtype=self.torch.int64, device="cpu")
-        return self.weights[count]
+            made = self.torch.tensor(values, dtype=self.torch.int64, device=device)
+            self.weights[count, device] = made
+        return self.weights[count, device]
+
+    def of(self, tensor):
+        """A number for each of its rows, where the tensor is; [] where it is not looked at."""
+        words = self._words(tensor)
+        return tensor.new_empty(0).long() if words is None else self._summed(words)
+
+    def _summed(self, words):
+        return (words * self._weights(words.shape[1], words.device)).sum(1)
 
     def _words(self, tensor):
         """Some of each sample's numbers as integers, [samples, numbers]; None: not looked at."""
@@ -424,7 +450,7 @@ class Keys:
             if words is None:
                 return
             wide = wide or tensor[0].numel() > 1
-            part = (words * self._weights(words.shape[1])).sum(1) * key_weight(place + 1)
+            part = self._summed(words) * key_weight(place + 1)
             total = part if total is None else total + part
         if total is None or not wide:
             return  # a label alone names no sample

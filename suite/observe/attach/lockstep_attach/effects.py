@@ -4,6 +4,7 @@ global counters, generators of random numbers, other threads. Such a forward is 
 
 import collections
 import dis
+import functools
 import itertools
 import random
 import threading
@@ -28,8 +29,8 @@ class _Line:
         )
 
 
-def _lines(code, names, cells):
-    """(its lines, what it says of itself or None)."""
+def _lines(code, names, cells, own):
+    """(its lines, what it says of itself or None). `own`: variables of its that are known."""
     lines, says = [_Line()], None
     for one in dis.get_instructions(code):
         name, value, line = one.opname, one.argval, lines[-1]
@@ -46,6 +47,10 @@ def _lines(code, names, cells):
         elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
             if value in cells:
                 line.held[value] = cells[value]
+        elif name.startswith("LOAD_FAST"):
+            for variable in value if isinstance(value, tuple) else (value,):
+                if variable in own:
+                    line.held[variable] = own[variable]
         elif name == "STORE_ATTR":
             line.stored.add(value)
         elif name in ("STORE_SUBSCR", "DELETE_SUBSCR"):
@@ -103,13 +108,14 @@ class Effects:
         name, packaged = self.hub.places.name_of(code.co_filename)
         return bool(name) and not packaged
 
-    def _of_method(self, kind, name, seen):
+    def _of_method(self, kind, name, seen, owner=None):
         function = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
         function = getattr(function, "_ls_original", function)
         plain = isinstance(function, types.FunctionType)
-        return self._of(function, kind, seen, 0) if plain else None
+        return self._of(function, kind, seen, 0, owner) if plain else None
 
-    def _of(self, function, kind, seen, depth):
+    def _of(self, function, kind, seen, depth, owner=None):
+        """`owner`: the object whose method it is, where that is outside, too."""
         function = getattr(function, "_ls_original", function)
         function = getattr(function, "__func__", function)
         if id(function) in seen or depth > DEPTH or not isinstance(function, types.FunctionType):
@@ -118,17 +124,21 @@ class Effects:
         if not self._is_users(function):
             return None
         inner = [one for one in function.__code__.co_consts if isinstance(one, types.CodeType)]
+        own = {function.__code__.co_varnames[0]: owner} if owner is not None else {}
         for code in [function.__code__, *inner]:
-            lines, found = _lines(code, function.__globals__, _cells(function))
+            lines, found = _lines(code, function.__globals__, _cells(function), own)
             for line in lines:
                 found = found or self._of_line(line)
                 for value in line.held.values():
-                    found = found or self._of(value, None, seen, depth + 1)
+                    found = found or self._of_held(value, line, seen, depth + 1)
                 for name in line.attributes if kind is not None else ():
-                    found = found or self._of_method(kind, name, seen)
+                    found = found or self._of_method(kind, name, seen, owner)
             if found is not None:
                 return found
         return None
+
+    def _of_held(self, value, line, seen, depth):
+        return self._of(value, None, seen, depth)
 
     def _of_line(self, line):
         for name, value in line.held.items():
@@ -144,3 +154,46 @@ class Effects:
             if stores or any(line.changes(one) for one in [value, *kept]):
                 return "changes %s, which is outside the module" % name
         return None
+
+
+class OfCallables(Effects):
+    """Of a function that is called again as it is, with all that it holds: objects that it calls,
+    or whose methods it calls, are not copied either.
+    """
+
+    def of(self, function):
+        """What it changes, as text, or None; a function that is not the user's is not known."""
+        while isinstance(function, functools.partial):
+            function = function.func
+        called = function if isinstance(function, CALLED) else type(function).__call__
+        if not self._is_users(called):
+            return "is not the script's own"
+        return self.of_threads() or self._of_held(function, None, set(), 0)
+
+    def _of_held(self, value, line, seen, depth):
+        value = getattr(value, "__wrapped__", value)
+        if isinstance(value, types.MethodType):
+            return self._of(value, type(value.__self__), seen, depth, value.__self__)
+        if isinstance(value, (types.FunctionType, type, types.ModuleType)):
+            return self._of(value, None, seen, depth)
+        names = ["__call__", *(line.attributes if line is not None else ())]
+        found = (self._of_method(type(value), name, seen, value) for name in names)
+        return next((one for one in found if one is not None), None)
+
+    def _of_line(self, line):
+        stores = next((n for n, v in line.held.items() if line.stored and _is_object(v)), None)
+        if stores is not None:
+            return "changes %s" % stores
+        kept = [vars(v)[name] for v in line.held.values() if _is_object(v)
+                for name in line.attributes if name in vars(v)]  # fmt: skip
+        draws = (random.Random, itertools.count, types.GeneratorType, self.hub.torch.Generator)
+        if any(isinstance(v, draws) or "numpy.random" in type(v).__module__ for v in kept):
+            return "goes on with a generator of its own"
+        return super()._of_line(line)
+
+
+CALLED = (types.FunctionType, types.MethodType)
+
+
+def _is_object(value):
+    return hasattr(value, "__dict__") and not isinstance(value, (*CALLED, type, types.ModuleType))

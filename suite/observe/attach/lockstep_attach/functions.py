@@ -121,7 +121,7 @@ class Functions:
             copies = mapped(torch, args, lambda t: t.detach().clone(), self._plain_only)
         except Reason:
             return
-        call = Call(kind, self.again._random(), copies, tuple(ctx.needs_input_grad))
+        call = Call(kind, self.again.random(), copies, tuple(ctx.needs_input_grad))
         ctx.register_prehook(self._hook(call))
         self.calls.append(call)
 
@@ -205,7 +205,7 @@ class Functions:
         return ratios[0] if abs(ratios[0] - ratios[1]) <= SAME else None
 
     def _apply(self, call, args):
-        self.again._set_random(call.random)
+        self.again.set_random(call.random)
         # a copy of each: a function may write into what it reads
         result = call.kind.apply(*mapped(self.hub.torch, args, lambda t: t.clone()))
         return result if isinstance(result, tuple) else (result,)

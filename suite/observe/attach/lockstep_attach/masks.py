@@ -66,7 +66,7 @@ def watch(again, dropped, autocast):
 
     def note(query, key):
         dtype = autocast() or query.dtype
-        dropped.attention.append(Attention(again._random(), dtype, query, key))
+        dropped.attention.append(Attention(again.random(), dtype, query, key))
 
     @functools.wraps(attention or dropout)
     def attending(*args, **kwargs):
@@ -88,16 +88,16 @@ def _kept(again, attention, drops, noted):
     columns, width = noted.key[-2], noted.query[-1]
     options = {"dtype": noted.dtype, "device": noted.device}
     query, key = torch.zeros(noted.query, **options), torch.zeros(noted.key, **options)
-    kept, now = [], again._random()
+    kept, now = [], again.random()
     for first in range(0, columns, width):
         count = min(width, columns - first)
         value = torch.zeros(columns, width, **options)
         value[first : first + count, :count] = torch.eye(count, **options)
-        again._set_random(noted.random)
+        again.set_random(noted.random)
         with torch.no_grad():
             out = attention(query, key, value.expand(noted.key), None, *drops)
         kept.append(out[..., :count] != 0)
-    again._set_random(now)
+    again.set_random(now)
     return torch.cat(kept, -1)
 
 

@@ -670,6 +670,7 @@ class Models:
             hub.misuse.targets.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
+        record = record, hub.data.rows.forward(entry, args, kwargs)
         return entry, (watched, detached or None), record, time.perf_counter_ns()
 
     def _input(self, tensor):
@@ -714,7 +715,7 @@ class Models:
         if note is None:
             return
         self.depth = 0
-        entry, watched, record, begin_ns = note
+        entry, watched, (record, rows), begin_ns = note
         model = self.known(args[0])
         self.hub.steps.spend("forward", begin_ns)
         for remove in filter(None, watched):
@@ -725,6 +726,8 @@ class Models:
         entry["type"] = type_name(first.dtype) if first is not None else None
         if first is not None and self.hub.steps.now.detail:
             mark_outputs([first])
+        if rows is not None and error is None:
+            self.hub.data.rows.returns(rows, result)
         if record is not None:
             self.hub.again.after(record, result if error is None else None)
 

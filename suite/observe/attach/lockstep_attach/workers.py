@@ -10,7 +10,10 @@ import os
 import random
 import sys
 
+from . import collate
+
 PERIOD = 624  # numbers that a Mersenne Twister makes at once
+PASSES = 2  # in which a collate function is looked at
 MOST = 8  # generators of a data set's own
 DEPTH = 3  # data sets within data sets, and what they are made of
 
@@ -84,6 +87,7 @@ class Workers:
         self.hub = hub
         self.offset = 0
         self.lines = []
+        self.passes = {}  # over loaders with a collate function of that code
 
     def install(self):
         """By hand: the other stand-ins are silent in a worker."""
@@ -95,6 +99,7 @@ class Workers:
             fetcher = original(kind, dataset, *args, **kwargs)
             try:
                 workers.watch(fetcher, dataset)
+                workers.watch_collate(fetcher)
             except Exception:  # a generator of a kind that is not foreseen
                 pass
             return fetcher
@@ -103,6 +108,28 @@ class Workers:
 
     def path(self, process):
         return os.path.join(self.hub.settings.directory, "workers.%d" % process)
+
+    # ---- in either -------------------------------------------------------------------------------
+
+    def watch_collate(self, fetcher):
+        """Of the script's own, which is given samples one by one."""
+        info, function = self.hub.torch.utils.data.get_worker_info(), fetcher.collate_fn
+        own = fetcher.auto_collation and collate.is_own(self.hub.torch, function)
+        seen = self.passes.get(collate.code_of(function), 0) >= PASSES
+        if not own or seen or info is None and self.hub.quiet:
+            return
+        seed = None if info is None else info.seed - info.id
+
+        def say(found):
+            if seed is not None:
+                self.write({"seed": seed, "collated": found})
+
+        fetcher.collate_fn = fetcher.again = collate.Again(self.hub, fetcher, say)
+
+    def passed(self, function):
+        """A pass over a loader with this collate function has begun."""
+        code = collate.code_of(function)
+        self.passes[code] = self.passes.get(code, 0) + 1
 
     # ---- in a worker -----------------------------------------------------------------------------
 
@@ -129,9 +156,11 @@ class Workers:
         fetcher.fetch = first
 
     def report(self, info, before, after, many):
-        parent = sys.modules["multiprocessing.process"].parent_process()
         used = {k: state for k, state in sorted(before.items()) if after.get(k) != state}
-        line = {"seed": info.seed - info.id, "worker": info.id, "states": used, "many": many}
+        self.write({"seed": info.seed - info.id, "random": [info.id, used, many]})
+
+    def write(self, line):
+        parent = sys.modules["multiprocessing.process"].parent_process()
         file = os.open(self.path(parent.pid), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, (json.dumps(line) + "\n").encode())
@@ -141,21 +170,23 @@ class Workers:
     # ---- in the process of the loop --------------------------------------------------------------
 
     def of(self, seed):
-        """[[worker, {generator: digest of its state}, whether it drew a number for each sample]] of
-        the pass with that seed: generators that were used.
+        """What workers of the pass with that seed said: {"random": [[worker, {generator: digest of
+        its state}, whether it drew a number for each sample]] of generators that were used,
+        "collated": [of each batch what collate.py found]}.
         """
         try:
             with open(self.path(os.getpid()), "rb") as file:
                 file.seek(self.offset)
                 text = file.read()
         except OSError:
-            return []
+            return {}
         whole = text[: text.rfind(b"\n") + 1]
         self.offset += len(whole)
         self.lines += [json.loads(line) for line in whole.splitlines()]
         found = [line for line in self.lines if line["seed"] == seed]
         self.lines = [line for line in self.lines if line["seed"] != seed][-1024:]
-        return [[line["worker"], line["states"], line["many"]] for line in found]
+        kinds = ("random", "collated")
+        return {kind: [line[kind] for line in found if kind in line] for kind in kinds}
 
     def finish(self):
         try:
