@@ -1245,7 +1245,7 @@ def collate_functions_are_run_again(context):
     hub = types.SimpleNamespace(torch=torch, own=hubs.Own(), own_ns=0, places=events.Places(torch))
     hub.again = object.__new__(again.Again)
     hub.again.hub = hub
-    buffer, calls = torch.empty(8, 3), []
+    buffer, calls, collate.SPENT_NS = torch.empty(8, 3), [], 10**10
     samples = [(torch.full((3,), float(i)), "x" * (i % 5)) for i in range(8)]
 
     def tensors(items):
@@ -1299,8 +1299,12 @@ def collate_functions_are_run_again(context):
     assert found(lambda i: max(x for x, _ in i for x in x), samples) == [sequence]
     assert found(lambda i: [x for x, text in i if text], samples)[0][2] == []
     assert found(first, samples[:1] * 4 + samples[1:3]) == []
-    assert found(lambda i: torch.stack([x for x, _ in i], out=buffer), samples) == [whole]
-    # not again: what counts, keeps or draws
+    # large samples
+    pictures = [(torch.full((1 << 18,), float(i)), "") for i in range(8)]
+    assert found(tensors, pictures) == [[4, every[:4], [], True]]
+    assert found(lambda i: tensors(i[:3]), pictures) == [[4, every[:3], [3], True]]
+    # not again: what has a buffer, counts, keeps or draws
+    assert found(lambda i: torch.stack([x for x, _ in i], out=buffer), samples) == []
     assert found(kept, samples) == found(Counts(), samples) == []
     assert found(lambda i: tensors(i)[torch.randperm(4)], samples) == []
 

@@ -137,7 +137,7 @@ class Data:
         self.hub.misuse.transforms.loader(loader, number, entry.number)
         entry.length = _length(result)
         entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
-        self.workers.passed(loader.collate_fn)
+        self.workers.seen.add(collate.code_of(loader.collate_fn))
         again = getattr(getattr(result, "_dataset_fetcher", None), "again", None)
         entry.collated = again.found if again is not None else []
 

@@ -13,7 +13,6 @@ import sys
 from . import collate
 
 PERIOD = 624  # numbers that a Mersenne Twister makes at once
-PASSES = 2  # in which a collate function is looked at
 MOST = 8  # generators of a data set's own
 DEPTH = 3  # data sets within data sets, and what they are made of
 
@@ -87,7 +86,7 @@ class Workers:
         self.hub = hub
         self.offset = 0
         self.lines = []
-        self.passes = {}  # over loaders with a collate function of that code
+        self.seen = set()  # code of collate functions that a pass was looked at of
 
     def install(self):
         """By hand: the other stand-ins are silent in a worker."""
@@ -115,7 +114,7 @@ class Workers:
         """Of the script's own, which is given samples one by one."""
         info, function = self.hub.torch.utils.data.get_worker_info(), fetcher.collate_fn
         own = fetcher.auto_collation and collate.is_own(self.hub.torch, function)
-        seen = self.passes.get(collate.code_of(function), 0) >= PASSES
+        seen = collate.code_of(function) in self.seen
         if not own or seen or info is None and self.hub.quiet:
             return
         seed = None if info is None else info.seed - info.id
@@ -125,11 +124,6 @@ class Workers:
                 self.write({"seed": seed, "collated": found})
 
         fetcher.collate_fn = fetcher.again = collate.Again(self.hub, fetcher, say)
-
-    def passed(self, function):
-        """A pass over a loader with this collate function has begun."""
-        code = collate.code_of(function)
-        self.passes[code] = self.passes.get(code, 0) + 1
 
     # ---- in a worker -----------------------------------------------------------------------------
 
