@@ -1342,7 +1342,44 @@ def rows_are_followed(context):
     assert put[0]["loader"] == 0 and put[0]["at"] == "train.py:1"
     first, second, third = put[0]["batches"]
     assert first == [0, 8, 8, 1, 2, [4, 1, 3, 1, *runs[2:]]] and second == [0, 8, 8, 1, 2, runs]
-    assert third[-1] == [3, 2, 2, 2, -1, 2, 0, 2]
+    assert third[-1] == [3, 2, 2, 2, -1, 2, 0, 2] and put[0]["labels"] == [0, 0, 0, 0]
+
+
+@test
+def labels_are_followed(context):
+    from lockstep_attach.data import Keys
+    from lockstep_attach.rows import Rows
+
+    cross_entropy, model = torch.nn.functional.cross_entropy, torch.nn.Linear(6, 4)
+
+    def counted(choose):
+        """Of batches (rows, labels, labels of the batch before) what a loss is given."""
+        put = []
+        hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0))
+        hub.put = lambda event, **members: put.append(members)
+        rows, before = Rows(hub, Keys(torch, 0)), torch.randint(4, (8,))
+        entry = types.SimpleNamespace(facts={"loader": 0}, number=0)
+        for x in torch.randn(5, 8, 6):
+            y = torch.randint(4, (8,))
+            rows.batch(entry, 8, [x, y])
+            x, target = choose(x, y, before)
+            members = {"grad": True, "training": True, "model": 0, "at": "train.py:1"}
+            made, out = rows.forward(members, (x,), {}), model(x)
+            rows.returns(made, out)
+            loss = cross_entropy(out, target)
+            rows.backward([loss])
+            loss.backward()
+            before = y
+        rows.finish()
+        return put[0]["labels"]
+
+    torch.manual_seed(1)
+    order = torch.randperm(8)
+    assert counted(lambda x, y, before: (x, y)) == [5, 5, 0, 0]
+    assert counted(lambda x, y, before: (x[order], y[order])) == [5, 5, 0, 0]
+    assert counted(lambda x, y, before: (x, before)) == [5, 0, 4, 0]
+    assert counted(lambda x, y, before: (x, y.roll(1))) == [5, 0, 0, 5]
+    assert counted(lambda x, y, before: (x, 3 - y)) == [5, 0, 0, 0]
 
 
 @test

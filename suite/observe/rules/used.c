@@ -1,7 +1,7 @@
 /* Whether steps train on what the loader drew: samples that a collate function reads and leaves
- * out, rows of a batch that no forward gets, forwards that no backward comes to, and batches that
- * are overwritten before their turn. What is chosen by its content, or at random, is not one of
- * these: they are at the same places in every batch.
+ * out, rows of a batch that no forward gets, forwards that no backward comes to, batches that are
+ * overwritten before their turn, and labels of other samples. What is chosen by its content, or at
+ * random, is not one of these: they are at the same places in every batch.
  */
 #include <math.h>
 #include <string.h>
@@ -343,6 +343,29 @@ static void judge_ends(const ls_event *event, const ls_event *data, ls_observe_f
     }
 }
 
+/* Labels that came with other samples than those that the model was given. */
+static void judge_labels(const ls_observe_rank *rank, const ls_event *event,
+                         ls_observe_finding *out)
+{
+    const ls_event *labels = ls_event_list(event, labels);
+    int tried = ls_event_to_int(ls_event_at(labels, 0), 0);
+    for (int kind = 2; kind <= 3; kind++) {
+        int wrong = ls_event_to_int(ls_event_at(labels, kind), 0);
+        if (wrong < FEW || 2 * wrong < tried || ls_event_number_at(labels, 1) != 0) {
+            continue;
+        }
+        ls_finding_set(out, LS_FAIL, backward_at(rank),
+                       kind == 2 ? "the loss gets labels of another batch than the one that the "
+                                   "model is given"
+                                 : "labels are shifted against their samples by one",
+                       "give the loss the labels that came with the batch, in the same order",
+                       "in %d of %d forwards of rows as the loader gave them the loss gets the "
+                       "labels of %s, and in none those of these rows",
+                       wrong, tried,
+                       kind == 2 ? "the same rows of another batch" : "the rows beside them");
+    }
+}
+
 static const ls_event *pass_of(const ls_observe_rank *rank, int loader)
 {
     const ls_event *data;
@@ -372,6 +395,7 @@ void ls_rules_data_used(const ls_observe_trace *trace, ls_observe_finding *out)
             judge_turns(rank, event, &one);
             judge_repeated(event, pass, &one);
             judge_ends(event, pass, &one);
+            judge_labels(rank, event, &one);
             ls_calls_keep_worst(out, &one);
             compared += ls_event_count(ls_event_list(event, batches));
         }

@@ -458,6 +458,9 @@ CALLS_TEST(ranks_draw_their_own, drawn)
 #define TURN DROPPED "," DROPPED "," DROPPED "," WHOLE_BATCH
 #define OF(pass, runs) "[" pass ",8,8,1,8,[" runs "]]"
 #define SHIFTED(pass) OF(pass, "4,8") "," OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "0,8")
+#define LABELS(counts)                                                                   \
+    "4x F S B K P Z; =DistributedSampler 64 8 0 2 1 ; {\"event\":\"rows\",\"loader\":0," \
+    "\"at\":\"train.py:12\",\"batches\":[" WHOLE_BATCH "],\"labels\":" counts "}"
 
 static const calls_row unused[] = {
     {COLLATED(FIRST, FIRST ",[5,[0,1,2,3,4],[]]"), "data.used", LS_FAIL,
@@ -495,6 +498,12 @@ static const calls_row unused[] = {
      "the last batch of a pass is never trained on, and the first one twice .. 1 whole passes .. "
      "train.py:18"},
     {LOOP(SHIFTED("0")), "data.used", LS_PASS, ""},
+    {LABELS("[8,0,8,0]"), "data.used", LS_FAIL, "in 8 of 8 .. of another batch .. train.py:21"},
+    {LABELS("[8,0,0,8]"), "data.used", LS_FAIL, "in 8 of 8 .. are shifted .. train.py:21"},
+    /* mixed with those of the batch; by chance; a few */
+    {LABELS("[8,1,7,0]"), "data.used", LS_PASS, ""},
+    {LABELS("[32,0,4,4]"), "data.used", LS_PASS, ""},
+    {LABELS("[3,0,3,0]"), "data.used", LS_PASS, ""},
     {"4x F S B K P Z", "data.used", LS_SKIP, "no forward got rows"},
 };
 

@@ -162,6 +162,7 @@ class Autograd:
             if lost is not None:
                 entry["loss_gathered"] = lost
         self.passes += 1
+        hub.data.rows.backward(roots)
         hub.again.before_backward(roots)
         hub.steps.detail.hook_local()
         self.depth = 1

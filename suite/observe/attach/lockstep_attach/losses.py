@@ -35,7 +35,7 @@ def _word(node):
 unpacks = False  # hooks of the user's unpack what graphs keep: they are not to be called
 
 
-def _saved(node, name):
+def saved(node, name):
     """What a node keeps under that name; None of a freed graph, or where hooks would run."""
     if unpacks:
         return None
@@ -56,7 +56,7 @@ def _constant(torch, node):
     in the host's memory or no single number.
     """
     for name in ("_saved_other", "_saved_self"):
-        value = _saved(node, name)
+        value = saved(node, name)
         if isinstance(value, torch.Tensor):
             plain = value.numel() == 1 and value.device.type == "cpu" and not value.requires_grad
             return float(value) if plain else None
@@ -68,26 +68,26 @@ def _constant(torch, node):
 def _reduction(node):
     """(word, elements, first dimension) of a node that makes one number of many, or None."""
     word = _word(node)
-    sizes = _saved(node, "_saved_self_sym_sizes") or _saved(node, "_saved_self_sizes")
+    sizes = saved(node, "_saved_self_sym_sizes") or saved(node, "_saved_self_sizes")
     if word in ("Mean", "Sum"):
         sizes = [int(size) for size in sizes or ()]
         count = 1
         for size in sizes:
             count *= size
         return word.lower(), count, sizes[0] if sizes else 1
-    return REDUCTIONS.get(_saved(node, "_saved_reduction")), None, None
+    return REDUCTIONS.get(saved(node, "_saved_reduction")), None, None
 
 
 def _terms_of(torch, node):
     """How many terms a loss function of torch reduced to one number; None where that is not known,
     or they have weights of classes.
     """
-    if _saved(node, "_saved_weight") is not None:
+    if saved(node, "_saved_weight") is not None:
         return None
-    total = _saved(node, "_saved_total_weight")  # without those that are ignored
+    total = saved(node, "_saved_total_weight")  # without those that are ignored
     if isinstance(total, torch.Tensor):
         return Lazy(total.detach().reshape(()).clone())
-    operand = _saved(node, "_saved_self")
+    operand = saved(node, "_saved_self")
     return operand.numel() if isinstance(operand, torch.Tensor) else None
 
 
@@ -164,7 +164,7 @@ def is_plain(tensor):
 
 def _is_scale(torch, node, constant, scale):
     if constant is None:  # on a device: not read
-        other = _saved(node, "_saved_other")
+        other = saved(node, "_saved_other")
         return isinstance(other, torch.Tensor) and other.numel() == 1
     return scale.device.type == "cpu" and constant == float(scale)
 
@@ -225,9 +225,9 @@ def _producer(node):
 
 def _is_crossed(node, producer):
     """Whether N x 1 was broadcast against N to N x N."""
-    kept = _saved(node, "_saved_self")
+    kept = saved(node, "_saved_self")
     shape = tuple(kept.shape) if kept is not None else ()
-    sizes = tuple(int(size) for size in _saved(producer, "_saved_self_sym_sizes") or ())
+    sizes = tuple(int(size) for size in saved(producer, "_saved_self_sym_sizes") or ())
     return len(shape) == 2 and shape[0] == shape[1] > 1 and sizes == (shape[0], 1)
 
 

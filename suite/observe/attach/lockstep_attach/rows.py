@@ -1,14 +1,17 @@
-"""Which rows of the first batches of a loader training forwards get, as they are, and whether their
-gradient is asked for. What a script changes before (types, noise, a mean over rows) is not found
-again, and says nothing.
+"""Which rows of the first batches of a loader training forwards get, as they are, whether their
+gradient is asked for, and whether their loss gets the labels that came with them. What a script
+changes before (types, noise, a mean over rows) is not found again, and says nothing.
 """
 
 import collections
+import itertools
 
+from .losses import DEEP, nodes_from, saved
 from .records import Reason, tensors_in, tensors_of
 
 LOADERS, BATCHES, FORWARDS = 4, 32, 512  # of the job; of each of them; of the job
 LATER = 4  # batches that a script may ask for before it uses one
+MANY = 8  # labels of a batch: fewer are alike by chance
 ROWS, TENSORS, LEAST = 256, 8, 4  # of a batch; of it, and of a forward; numbers of a row
 
 
@@ -16,17 +19,14 @@ class Batch:
     def __init__(self, order, entry, drawn, keys, passes):
         self.order, self.pass_number, self.drawn = order, entry.number, drawn
         self.keys, self.passes = keys, passes  # passes: backward passes before it
-        self.rows = 0
+        self.rows, self.labels = 0, []  # labels: of each row one number
 
 
 class Forward:
     def __init__(self, order, model, trains, at):
         self.order, self.model, self.trains, self.at = order, model, trains, at
         self.keys, self.rows, self.reached = [], 0, False
-
-    def reach(self, *_):
-        """A backward pass comes to an output of it."""
-        self.reached = True
+        self.targets = None  # of the losses of the first backward pass that came to it
 
 
 class Rows:
@@ -34,6 +34,7 @@ class Rows:
         self.hub, self.key = hub, keys.of
         self.order = 0
         self.batches, self.forwards = {}, []  # number of a loader: its batches
+        self.targets = []  # of the last backward pass
         self.open = False
 
     # ---- while the job runs ----------------------------------------------------------------------
@@ -57,6 +58,7 @@ class Rows:
             keys = self._keys([tensor[::step] for tensor in tensors])
             mine.append(Batch(self.order, entry, drawn, keys, self.hub.autograd.passes))
             mine[-1].rows = len(tensors[0]) if tensors else 0
+            mine[-1].labels = [_flat(t) for t in tensors if t.numel() == len(t) <= ROWS]
         self.open = any(len(found) <= BATCHES + LATER for found in self.batches.values())
 
     def forward(self, entry, args, kwargs):
@@ -79,7 +81,21 @@ class Rows:
         nodes = [node for node in nodes if node is not None]
         made.reached = not 0 < len(nodes) <= TENSORS  # not known
         for node in nodes[:TENSORS]:
-            node.register_hook(made.reach)
+            node.register_hook(lambda *_: self._reach(made))
+
+    def _reach(self, made):
+        """A backward pass comes to an output of it."""
+        made.reached = True
+        made.targets = self.targets if made.targets is None else made.targets
+
+    def backward(self, roots):
+        self.targets = []
+        if self.open:
+            nodes = itertools.islice(nodes_from([root.grad_fn for root in roots]), DEEP)
+            found = [saved(node, "_saved_target") for node in nodes if node is not None]
+            tensor = self.hub.torch.Tensor
+            found = [t for t in found if isinstance(t, tensor) and MANY <= t.numel() <= ROWS]
+            self.targets = [_flat(target) for target in found]
 
     # ---- at its end ------------------------------------------------------------------------------
 
@@ -89,7 +105,8 @@ class Rows:
             found = self._look(batches, sets)
             if any(max(runs[::2]) > 2 for *_, runs in found):
                 used = [made for made in self.forwards if made.reached]
-                self.hub.put("rows", loader=number, at=used[0].at, batches=found)
+                labels = self._labels(batches[:BATCHES])
+                self.hub.put("rows", loader=number, at=used[0].at, batches=found, labels=labels)
 
     def _look(self, batches, sets):
         """Of each batch: its pass, indices, rows, backward passes until the next one, rows of
@@ -115,6 +132,32 @@ class Rows:
         while out and max(out[-1][-1][::2]) < 2:  # the job may have ended before
             out.pop()
         return out
+
+    def _labels(self, batches):
+        """Forwards of rows of one batch whose loss got targets; those of them whose targets are the
+        labels of the same rows, of these rows of another batch, and of the rows beside them.
+        """
+        counts = [0, 0, 0, 0]
+        for made in self.forwards:
+            before = [batch for batch in batches if batch.order < made.order]
+            targets = [target.tolist() for target in made.targets or ()]
+            rows = next(filter(None, (_rows_of(k.tolist(), before) for k in made.keys)), None)
+            if not rows or not any(len(set(target)) > 1 for target in targets):
+                continue
+            counts[0] += 1
+            place, places = rows
+            own, size = batches[place].labels, batches[place].rows
+            near = batches[max(0, place - LATER) : place] + batches[place + 1 : place + 1 + LATER]
+            tries = ([(one, 0) for one in own],)
+            tries += ([(one, 0) for batch in near for one in batch.labels],)
+            # of two classes in turn, the labels beside are the other ones
+            tries += ([(one, shift) for one in own for shift in (1, -1) if len(one.unique()) > 2],)
+            for kind, labels in enumerate(tries, 1):
+                shifted = (one.roll(-shift) for one, shift in labels if len(one) == size)
+                if any(one[places].tolist() in targets for one in shifted):
+                    counts[kind] += 1
+                    break
+        return counts
 
     def _states(self, batch, batches, near):
         same = [one for one in batches if one.pass_number == batch.pass_number]
@@ -143,3 +186,17 @@ def _runs(states):
         else:
             out += [state, 1]
     return out
+
+
+def _flat(tensor):
+    return tensor.detach().reshape(-1).clone()
+
+
+def _rows_of(keys, batches):
+    """(place of the last batch that has all rows with these keys, their places in it), or None."""
+    for place in range(len(batches) - 1, max(-1, len(batches) - 2 - LATER), -1):
+        for known in batches[place].keys:
+            where = {key: row for row, key in enumerate(known.tolist())}
+            if len(where) == batches[place].rows and all(key in where for key in keys):
+                return place, [where[key] for key in keys]
+    return None
