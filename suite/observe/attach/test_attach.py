@@ -206,6 +206,7 @@ MEMBERS = {
     "left": "name at bits type full",
     "outside": "step name at params digests",
     "detached": "steps at names digests digests_now",
+    "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
     "schedule": "schedule class at step holds",
     "unfinished": "calls",

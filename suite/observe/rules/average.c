@@ -152,20 +152,25 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 
 void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    int updates = 0, validated = ls_still_judge_validations(trace, out);
+    ls_observe_finding guessed = {0};
+    int updates = 0, validated = ls_still_judge_validations(trace, &guessed), shadows = 0;
     for (int k = 0; k < trace->world; k++) {
+        shadows += ls_still_judge_shadows(trace, k, out);
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);
-            judge_course(&c, out);
+            judge_course(&c, &guessed);
             if (c.stale != NULL) {
-                judge_norms(c.stale, out);
+                judge_norms(c.stale, &guessed);
             }
             updates += k == 0 ? c.updates : 0;
         }
     }
-    ls_finding_close(out, updates + validated, LS_SKIP,
-                     "no AveragedModel was updated, and no weights of a validation are known",
-                     "averages of weights were updated %d times; the weights of %d validations "
-                     "compared with those of the start",
-                     updates, validated);
+    ls_finding_guess(out, &guessed);
+    ls_finding_close(
+        out, updates + validated + shadows, LS_SKIP,
+        "no AveragedModel was updated, no copy of weights in a dict was looked at, and "
+        "no weights of a validation are known",
+        "averages of weights were updated %d times; the weights of %d validations "
+        "compared with those of the start; copies in dicts looked at %d times",
+        updates, validated, shadows);
 }

@@ -35,6 +35,8 @@ void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *o
 /* still.c: whether what is trained moves; fails where it does not. */
 void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out);
 void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Copies of a model's weights on a rank; returns how often one was looked at. */
+int ls_still_judge_shadows(const ls_observe_trace *trace, int rank, ls_observe_finding *out);
 /* Returns the number of validations whose weights are known. */
 int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out);
 

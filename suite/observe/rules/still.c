@@ -151,6 +151,66 @@ void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *
     }
 }
 
+/* ---- an average that is looked for by other names -------------------------------------------- */
+
+static const ls_tol shadowed =
+    LS_TOL(3, "steps: what a function does once or twice may be how it begins");
+
+/* Whether each tensor of the event holds what its parameter held at the start (true), or what it
+ * holds in that step (false); `any`: whether one does. */
+static bool is_as(const ls_observe_rank *rank, const ls_event *event, bool start, bool any)
+{
+    const ls_event *model = ls_job_model(rank, ls_event_int(event, model, -1)), *param;
+    const ls_event *names = ls_event_list(event, names), *held = ls_event_list(event, digests);
+    for (int i = 0; i < ls_event_count(names); i++) {
+        const ls_event *other = ls_event_at(ls_event_list(event, digests_now), i);
+        int place = 0;
+        for (param = ls_event_first(ls_event_list(model, params)); start && param != NULL;
+             param = ls_event_after(param), place++) {
+            if (ls_event_equal(ls_event_at(param, 0), ls_event_at(names, i))) {
+                other = ls_event_at(ls_event_list(model, param_digests), place);
+            }
+        }
+        if (ls_event_equal(ls_event_at(held, i), other) == any) {
+            return any;
+        }
+    }
+    return !any && ls_event_count(names) > 0;
+}
+
+int ls_still_judge_shadows(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    int seen = 0;
+    const ls_event *event, *one;
+    ls_event_each(event, ls_trace_events(rank, shadow)) {
+        int steps = 0;
+        bool idle = true;
+        ls_event_each(one, ls_trace_events(rank, shadow)) {
+            if (ls_event_same(one, event, at) && ls_event_same(one, event, name)) {
+                steps++;
+                idle = idle && !ls_event_bool(one, match, true) &&
+                       ls_event_int(one, touched, 1) == 0 && is_as(rank, one, true, false) &&
+                       !is_as(rank, one, false, true);
+            }
+        }
+        seen++;
+        if (idle && steps >= shadowed.value) {
+            ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
+                           "it is looked for by other names than it was made with: one model's "
+                           "have a wrapper's prefix (\"module.\"), the other's have not",
+                           "make it and update it by the names of the same module: model or "
+                           "model.module, not both",
+                           "%.80s is a copy of the model's weights by their names, and none of the "
+                           "names that it is looked for by is in it: in %d detailed steps of %d no "
+                           "tensor of it is read or written, and all hold what the model started "
+                           "from",
+                           ls_event_text(event, name, "a dict"), steps, steps);
+        }
+    }
+    return seen;
+}
+
 /* ---- validations of the weights of the start ------------------------------------------------- */
 
 /* Whether a step changed the parameters. */

@@ -115,6 +115,7 @@ class Autograd:
         hub.models.settle()
         hub.models.look_inside()
         hub.activate_joined()
+        hub.shadows.leave()
         hub.steps.before_backward()
         if hub.models.live() and not hub.models.forwards:
             hub.remark("backward came before any forward of a model was seen")

@@ -351,13 +351,14 @@ class Checkpoints:
         def state_dict(self, *args, **kwargs):
             result = original(self, *args, **kwargs)
             if not args and "destination" not in kwargs and not hub.idle():
-                hub.call(made, result)
+                hub.call(made, self, result)
             return result
 
         state_dict._ls_original, state_dict._ls_self = original, state_dict
         kind.state_dict = state_dict
 
-    def _remember(self, state):
+    def _remember(self, module, state):
+        self.hub.shadows.look(module, lambda: list(state))
         tensor = next((t for t in state.values() if isinstance(t, self.hub.torch.Tensor)), None)
         if tensor is None:
             return

@@ -79,7 +79,7 @@ class Data:
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset)
         wrap(base, "_next_index", None, self._drawn)
-        wrap(base, "__next__", lambda args, kwargs: time.perf_counter_ns(), self._leave_next)
+        wrap(base, "__next__", self._enter_next, self._leave_next)
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
@@ -111,8 +111,13 @@ class Data:
         if entry is not None:
             self._close(entry)
 
+    def _enter_next(self, args, kwargs):
+        self.hub.shadows.leave()
+        return time.perf_counter_ns()
+
     def _enter_iter(self, args, kwargs):
         """The next pass of a loader ends the one before, which may have been left early."""
+        self.hub.shadows.leave()
         loader = args[0]
         for key, entry in list(self.open.items()):
             if entry.loader is not None and entry.loader() is loader or entry.ref() is None:

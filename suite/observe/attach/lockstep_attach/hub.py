@@ -25,6 +25,7 @@ from . import (
     params,
     scalers,
     schedules,
+    shadows,
     steps,
     still,
 )
@@ -119,7 +120,7 @@ class Dynamo:
 
 PARTS = (  # that have functions to stand in for, in this order
     "models params optimizers scalers autograd data draws schedules averages checkpoints"
-    " collectives misuse"
+    " collectives misuse shadows"
 ).split()
 
 
@@ -158,6 +159,7 @@ class Hub:
         self.optimizers = optimizers.Optimizers(self)
         self.outside = outside.Outside(self)
         self.still = still.Still(self)
+        self.shadows = shadows.Shadows(self)
         self.params = params.Params(self)
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)

@@ -475,6 +475,7 @@ class Optimizers:
         self.known(optimizer).left = [_mark(param) for param in params[:MARKS]]
         if error is None:
             self.hub.steps.detail.after_step(optimizer, params, found_inf)
+            self.hub.shadows.stepped()
         if scaled is None:
             self.hub.steps.spend("optimizer", begin_ns)
 

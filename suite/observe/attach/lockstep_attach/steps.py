@@ -198,6 +198,7 @@ class Steps:
         validation, a save or a restore begins): the open step's digests are those of now, and the
         next step has some, too.
         """
+        self.hub.shadows.leave()
         if not self.now.asked or self.now.digest is not None:
             return
         self.turns += 1
@@ -206,6 +207,7 @@ class Steps:
 
     def before_forward(self, training, grad):
         """A forward of a known model comes: the first one of the next step closes this one."""
+        self.hub.shadows.leave()
         if not grad:
             self.turn()
             return
@@ -279,6 +281,7 @@ class Steps:
 
     def close(self, last=False):
         step, hub = self.now, self.hub
+        hub.shadows.leave()
         now = time.perf_counter_ns()
         total = now - self.begun_ns
         self.done = step.number
