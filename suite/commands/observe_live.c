@@ -100,7 +100,7 @@ static void notify(ls_observe_live *live, const cJSON *verdict)
     free(text);
 }
 
-/* Whether a law has failed that had not before. */
+/* Whether a law has failed that had not before, and follows from none that fails. */
 static bool say(ls_observe_live *live, const cJSON *verdicts)
 {
     bool any = false;
@@ -111,7 +111,10 @@ static bool say(ls_observe_live *live, const cJSON *verdicts)
         bool law = strcmp(ls_json_string(verdict, "tier", ""), "law") == 0;
         if (law && ls_verdict_code_in(verdict) == LS_FAIL && !cJSON_HasObjectItem(live->said, id)) {
             cJSON_AddTrueToObject(live->said, id);
-            ls_observe_report_live(verdict, live->judged);
+            if (cJSON_HasObjectItem(verdict, "follows")) {
+                continue; /* it is named with its root */
+            }
+            ls_observe_report_live(verdict, verdicts, live->judged);
             if (live->notify != NULL) {
                 notify(live, verdict);
             }

@@ -81,8 +81,9 @@ void ls_observe_report_print(const ls_observe_report *report, const char *direct
 /* The same, from the folder's files. */
 ls_status ls_observe_report_terminal(const char *directory, FILE *to);
 
-/* To standard error, while the job runs: a law that fails in its steps up to this one. */
-void ls_observe_report_live(const cJSON *verdict, int64_t step);
+/* To standard error, while the job runs: a law that fails in its steps up to this one, and, of all
+ * verdicts, the names of those that follow from it. */
+void ls_observe_report_live(const cJSON *verdict, const cJSON *all_verdicts, int64_t step);
 /* The table of laws and hints, for a terminal of 80 columns. */
 void ls_observe_report_rules(FILE *to);
 

@@ -271,8 +271,29 @@ static void print_verdict(const cJSON *verdict, int number, FILE *to)
     print_details(verdict, to);
 }
 
-void ls_observe_report_live(const cJSON *verdict, int64_t step)
+/* The names of a part behind a word, in lines of their own. `root`: of what follows from that rule
+ * alone; NULL: all. */
+static void print_names(const ls_observe_report *report, part which, const char *root,
+                        const char *word, FILE *to)
 {
+    char text[TEXT_BYTES] = "";
+    const cJSON *verdict;
+    cJSON_ArrayForEach(verdict, report->verdicts)
+    {
+        if (part_of(verdict) == which &&
+            (root == NULL || strcmp(ls_json_string(verdict, "follows", ""), root) == 0)) {
+            ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? word : ", ", id_of(verdict));
+        }
+    }
+    if (text[0] != '\0') {
+        ls_report_lines_print(to, text, 2);
+        fputc('\n', to);
+    }
+}
+
+void ls_observe_report_live(const cJSON *verdict, const cJSON *all_verdicts, int64_t step)
+{
+    const ls_observe_report report = {.verdicts = (cJSON *)all_verdicts};
     char *all = NULL;
     size_t bytes = 0;
     FILE *to = open_memstream(&all, &bytes);
@@ -285,6 +306,7 @@ void ls_observe_report_live(const cJSON *verdict, int64_t step)
                 ls_json_string(verdict, "evidence", ""));
     ls_report_lines_print(to, text, 2);
     print_details(verdict, to);
+    print_names(&report, FOLLOWING, id_of(verdict), "also: ", to);
     fputc('\n', to);
     fclose(to);
     (void)ls_file_write(STDERR_FILENO, "standard error", all, bytes);
@@ -354,23 +376,6 @@ static int print_part(const ls_observe_report *report, part which, bool first, i
     return used;
 }
 
-/* The names of a part behind a word, in lines of their own. */
-static void print_names(const ls_observe_report *report, part which, const char *word, FILE *to)
-{
-    char text[TEXT_BYTES] = "";
-    const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
-        if (part_of(verdict) == which) {
-            ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? word : ", ", id_of(verdict));
-        }
-    }
-    if (text[0] != '\0') {
-        ls_report_lines_print(to, text, 2);
-        fputc('\n', to);
-    }
-}
-
 /* "31 rules passed, 1 failed, 3 not shown, 28 do not apply; 1 hint" */
 static void describe_counts(const ls_observe_report *report, char *text, size_t bytes)
 {
@@ -418,7 +423,7 @@ static void print_verdicts(const ls_observe_report *report, bool verbose, int le
 {
     left -= count_part(report, FOLLOWING) > 0 ? 2 : 0;
     int failed = print_part(report, FAILED, true, left, to);
-    print_names(report, FOLLOWING, "also: ", to);
+    print_names(report, FOLLOWING, NULL, "also: ", to);
     int hinted = print_part(report, HINTED, failed == 0, left - failed, to);
     if (verbose || failed == 0) {
         (void)print_part(report, NOT_SHOWN, verbose, left - hinted, to);
@@ -426,7 +431,7 @@ static void print_verdicts(const ls_observe_report *report, bool verbose, int le
     if (verbose) {
         (void)print_part(report, NOT_HINTED, true, left, to);
         (void)print_part(report, PASSED, true, left, to);
-        print_names(report, SKIPPED, "does not apply to this job: ", to);
+        print_names(report, SKIPPED, NULL, "does not apply to this job: ", to);
     }
 }
 

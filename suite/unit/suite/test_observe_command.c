@@ -118,9 +118,9 @@ static void says(const char *text, const char *what)
 
 /* ---- recorded jobs --------------------------------------------------------------------------- */
 
-/* A file of events: `world` ranks, `steps` steps; `apart`: its parameters differ from step 2 on;
- * `more`: other events. */
-static void record_with(const char *name, int rank, int world, int steps, bool apart,
+/* A file of events: `world` ranks, `steps` steps; `apart`: its parameters differ from step 2 on, 2:
+ * its state, too; `more`: other events. */
+static void record_with(const char *name, int rank, int world, int steps, int apart,
                         const char *more)
 {
     char path[PATH_MAX];
@@ -147,7 +147,8 @@ static void record_with(const char *name, int rank, int world, int steps, bool a
             "\"digest\":{\"param\":\"%016x\",\"state\":\"%016x\",\"buffer\":\"0000000000000000\"},"
             "\"ms\":{\"total\":20,\"data\":1,\"forward\":6,\"backward\":10,\"optimizer\":1},"
             "\"at_ns\":%d000000,\"detail\":false,\"calls\":[]}\n",
-            i, 2.0 / i, apart && i > 1 ? 7777 : 1000 + i, 2000 + i, 20 * i);
+            i, 2.0 / i, apart > 0 && i > 1 ? 7777 : 1000 + i, apart > 1 && i > 1 ? 8888 : 2000 + i,
+            20 * i);
     }
     fprintf(to,
             "{\"event\":\"cost\",\"own_ms\":2,\"run_ms\":400,\"share\":0.005,\"detail_ms\":1,"
@@ -156,7 +157,7 @@ static void record_with(const char *name, int rank, int world, int steps, bool a
     ck_assert_int_eq(fclose(to), 0);
 }
 
-static void record(const char *name, int rank, int world, int steps, bool apart)
+static void record(const char *name, int rank, int world, int steps, int apart)
 {
     record_with(name, rank, world, steps, apart, "");
 }
@@ -181,7 +182,7 @@ static void make_recordings(void)
     }
     for (int k = 0; k < 2; k++) {
         record("good", k, 2, 8, false);
-        record("apart", k, 2, 8, k == 1);
+        record("apart", k, 2, 8, k == 1 ? 2 : 0);
         record("part", k + 1, 4, 8, false);
         record("still", k, 2, 0, false);
         record_with("odd", k, 2, 8, false, misuses);
@@ -329,6 +330,8 @@ TEST(laws_fail_while_the_job_runs)
                           COPY("apart") "sleep 50");
     ck_assert_int_eq(self->code, 1);
     says(self->said, failed);
+    says(self->said, "\nalso: replicas.state\n");
+    ck_assert_ptr_null(strstr(self->said, "replicas.state # FAIL"));
     says(self->said, "\nlockstep: the job was ended, since a law failed (--stop)\n");
     says(read_file("told"), "\"case\":\"observe.replicas.step\"");
     ck_assert_int_eq(count_of(read_file("told"), "\"case\""), 1);
