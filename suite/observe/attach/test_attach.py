@@ -442,6 +442,21 @@ def alike_steps_are_shortened(context):
 
 
 @test
+def steps_behind_changes_are_detailed(context):
+    from lockstep_attach.steps import CHANGES, Schedule
+
+    schedule, taken = Schedule(50), []
+    for number in range(1, 700):
+        if schedule.take(number):
+            taken.append(number)
+        shape = "other" if 20 <= number < 30 else number if number > 120 else "usual"
+        schedule.closed(number, shape)
+    # N doubles after 64 of them
+    extra = [number for number in taken if number > 3 and number % 50 != number // 50 % 4]
+    assert extra == [21, *range(122, 122 + CHANGES - 1)], extra
+
+
+@test
 def plain_ddp(context):
     result = context.both("f32")
     check_schema(result)

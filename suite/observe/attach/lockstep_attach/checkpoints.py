@@ -202,7 +202,7 @@ class Checkpoints:
         return self._save(given(args, kwargs, "tensors", 0), args, kwargs)
 
     def _save(self, saved, args, kwargs):
-        self.hub.steps.turn()
+        self.hub.steps.turn(None)
         contents = self._contents(saved)
         event = {
             "event": "save",

@@ -1,6 +1,7 @@
 """Models: those in DistributedDataParallel, and plain ones that an optimizer of the job trains."""
 
 import gc
+import operator
 import re
 import sys
 import time
@@ -12,6 +13,7 @@ from .wrapping import ByObject, given
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
 STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
+SHAPE = operator.attrgetter("requires_grad", "dtype")
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "FSDPModule")
 
 
@@ -434,6 +436,10 @@ class Models:
         if device is None or device.type != "cuda":
             return device.type if device is not None else "cpu"
         return self.hub.torch.cuda.get_device_name(device)
+
+    def shape(self):
+        """What freezing, casting, or dropping parameters changes."""
+        return hash(tuple(map(SHAPE, (p for model in self.live() for _, p in model.params()))))
 
     def refresh(self):
         for model in self.live():

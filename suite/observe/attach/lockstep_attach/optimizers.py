@@ -107,6 +107,7 @@ class Optimizers:
         entry = self.known(args[0])
         groups = args[0].param_groups
         if error is None and entry is not None and entry.built is not None:
+            self.hub.steps.now.changed.add("group")
             if len(groups) == len(entry.built) + 1:
                 entry.built.append(self._number(groups[-1].get("lr")))
 

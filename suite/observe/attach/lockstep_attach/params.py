@@ -47,6 +47,7 @@ class Params:
             same = param.dtype == dtype and param.device == device and id(param) in own
             if not same:
                 self.moved += 1
+                self.hub.steps.now.changed.add("moved")
                 self.hub.put(
                     "moved",
                     model=model.index,
@@ -64,6 +65,7 @@ class Params:
         old = args[0]._parameters.get(name)
         if old is None or new is None or old is new:
             return
+        self.hub.steps.now.changed.add("parameter")
         at = self.hub.places.here()
         self.replaced[at] = self.replaced.get(at, 0) + 1
         freed = not old.requires_grad and new.requires_grad

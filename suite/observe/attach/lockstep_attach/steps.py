@@ -10,13 +10,15 @@ from .events import Late, summed, text
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
+CHANGES = 16  # steps that are looked at in detail because something has changed
+SHAPE = "call at model sync grad training autocast".split()  # of a call: what it does
 NAMED = "at op elements type reduce ranks root model grad sync mode of optimizer".split()
 
 
 class Schedule:
     """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further
     on: scripts that train two networks in turn step each of them at even or odd steps alone. N
-    doubles after 64 of them, and after every 32 more.
+    doubles after 64 of them, and after every 32 more. And those behind a change, 16 at most.
     """
 
     SHIFTS, TRIES = 4, 3
@@ -25,6 +27,7 @@ class Schedule:
         self.every, self.count, self.limit = every, 0, 64
         self.unseen = {}  # optimizer: its last step, and how many were foretold
         self.extra = set()
+        self.shapes, self.left = set(), CHANGES
 
     def wants(self, step):
         block, place = divmod(step, self.every)
@@ -41,6 +44,16 @@ class Schedule:
             tries += 1
             self.extra.add(2 * step - last)
         self.unseen[optimizer] = (step, tries)
+
+    def closed(self, step, shape):
+        """Behind a step that is like none before the next one is looked at: what it does, on what
+        it does it, or what came since is new.
+        """
+        if self.left > 0 and shape not in self.shapes:
+            self.shapes.add(shape)
+            if not self.wants(step + 1):
+                self.left -= 1
+                self.extra.add(step + 1)
 
     def take(self, step):
         """Asked for each step in order."""
@@ -74,6 +87,7 @@ class Step:
         self.detail = is_detail
         self.calls = []
         self.asked = False  # an optimizer was asked to step
+        self.changed = set()  # what no call shows: a pass has ended, a group was added
         self.pending = 0  # scaled backward calls whose gradients no scaler or zero_grad has seen
         self.forward = False  # a training forward of a known model was seen
         self.tail = None  # place in calls of the first forward in eval mode after that
@@ -193,12 +207,13 @@ class Steps:
     def spend(self, phase, begin_ns):
         self.now.spent[phase] += time.perf_counter_ns() - begin_ns
 
-    def turn(self):
+    def turn(self, change="turn"):
         """The script turns from training to something else (a pass over data has ended, a
         validation, a save or a restore begins): the open step's digests are those of now, and the
-        next step has some, too.
+        next step has some, too. A save (change: None), which one rank may make, changes nothing.
         """
         self.hub.shadows.leave()
+        self.now.changed.update([change] if change else [])
         if not self.now.asked or self.now.digest is not None:
             return
         self.turns += 1
@@ -282,6 +297,8 @@ class Steps:
     def close(self, last=False):
         step, hub = self.now, self.hub
         hub.shadows.leave()
+        if self.schedule.left > 0:
+            self.schedule.closed(step.number, self._shape(step))
         now = time.perf_counter_ns()
         total = now - self.begun_ns
         self.done = step.number
@@ -307,6 +324,10 @@ class Steps:
         self._begin()
         if hub.settings.steps and self.done >= hub.settings.steps:
             hub.end("steps")
+
+    def _shape(self, step):
+        calls = {tuple(map(call.get, SHAPE)) for call in step.calls}
+        return hash((frozenset(calls), frozenset(step.changed), self.hub.models.shape()))
 
     def _event(self, step, samples):
         scale = step.scale if step.scale is not None else self.hub.scalers.scale_now()
