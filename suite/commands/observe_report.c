@@ -171,6 +171,10 @@ static cJSON *list_seen(const ls_observe_report *report)
                     format_place(entry, place),
                     format_count(ls_json_number(entry, "elements", 0), count),
                     ls_json_int(entry, "tensors", 0));
+        if (ls_json_int(entry, "parts", 0) > 0) {
+            ls_text_add(text, sizeof text, "; of %d more each rank holds a part",
+                        ls_json_int(entry, "parts", 0));
+        }
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "optimizers"))

@@ -75,8 +75,8 @@ static void add_size(cJSON *to, const ls_observe_rank *rank, int model)
 static void add_models(cJSON *to, const ls_observe_rank *rank)
 {
     static const ls_event_member names[] = {
-        LS_MEMBER_name,    LS_MEMBER_kind,     LS_MEMBER_at,          LS_MEMBER_bn,
-        LS_MEMBER_sync_bn, LS_MEMBER_compiled, LS_MEMBER_static_graph};
+        LS_MEMBER_name,    LS_MEMBER_kind,     LS_MEMBER_at,           LS_MEMBER_bn,
+        LS_MEMBER_sync_bn, LS_MEMBER_compiled, LS_MEMBER_static_graph, LS_MEMBER_parts};
     cJSON *models = cJSON_AddArrayToObject(to, "models");
     const ls_event *model;
     ls_event_each(model, ls_trace_events(rank, model)) {

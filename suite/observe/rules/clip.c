@@ -492,6 +492,11 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
     if (trace->attached && clipped > 0 && judge_parts(trace, out)) {
         return;
     }
+    if (clipped > 0 && ls_job_sharded(trace) != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s: each rank holds a part of the gradients",
+                       ls_job_sharded(trace));
+        return;
+    }
     if (clipped == 0 || ls_job_reduces_itself(trace)) {
         ls_verdict_set(&out->verdict, clipped == 0 ? LS_SKIP : LS_UNSUPPORTED, "%s",
                        clipped == 0 ? "nothing is clipped"

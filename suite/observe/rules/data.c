@@ -43,9 +43,21 @@ static const ls_tol small_batches =
 static const ls_tol forwards =
     LS_TOL(2, "forwards: a single batch may be a look at the data that all ranks take");
 
+/* Whether ranks that hold parts of a model divide the data among all of them. */
+static bool divides(const ls_observe_trace *trace)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
+        if (ls_pass_is_trained(data) && ls_event_int(data, replicas, 0) == trace->world) {
+            return ls_job_sharded(trace) != NULL;
+        }
+    }
+    return false;
+}
+
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    bool replicated = ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace);
+    bool replicated = ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace) || divides(trace);
     if (!replicated || ls_calls_in_part(trace) || trace->world > RANKS) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");

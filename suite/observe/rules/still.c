@@ -235,6 +235,9 @@ int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding
     ls_event_each(event, ls_trace_events(rank, validated)) {
         const ls_event *model = ls_job_model(rank, ls_event_int(event, model, -1));
         const ls_event *digest = ls_event_object(model, digest);
+        if (ls_event_count(ls_event_list(model, params)) == 0) {
+            continue; /* nothing is known of them */
+        }
         seen++;
         if (ls_event_has(event, param) && ls_event_has(digest, param) &&
             !strcmp(ls_event_text(event, param, ""), ls_event_text(digest, param, ""))) {

@@ -467,6 +467,7 @@ static const calls_row replicas[] = {
     {SYNCED "F b O Z; 0: F b O Z; 2: F b O Z;" OFF("1", "{\"buffer\":\"9\"}"), "replicas.buffers",
      LS_FAIL,
      "after step 2 ranks 0 and 1 hold different statistics of SyncBatchNorm |  | train.py:5", 3},
+    {SHARDED "; F b N O Z", "optimizer.clip", LS_UNSUPPORTED, "a part of the gradients"},
     {SYNCED "2x F b O Z; 0: F b O Z;" OFF("1", "{}"), "replicas.buffers", LS_WEAK,
      "equal on 2 ranks after 2 of 3 steps, up to step 2: of step 3, the last one, not all ranks"},
     {"!;" TRAINED "F b O Z; 0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}"), "replicas.step",

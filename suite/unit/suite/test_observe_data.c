@@ -24,6 +24,7 @@
 /* Ranks with equal inputs, and with others. */
 #define SAME "2x (F{\"input\":\"11\"} S B K P Z; F{\"input\":\"22\"} S B K P Z);"
 #define OWN "4x F S B K P Z;"
+#define IN_PARTS "!\"kind\":\"plain\",\"name\":\"FSDPNet\",;"
 /* A pass of two ranks: what each draws. */
 #define ONCE(sampler, zero, mix, one, other, members) \
     "0: =" sampler " " zero " " mix " " members "; 1: =" sampler " " one " " other " " members ";"
@@ -82,6 +83,9 @@ static const calls_row drawings[] = {
      LS_PASS, "2 passes"},
     {OWN PASSES("OwnSampler", "40 10 0 1", "3", "40 10 20 1", "3", "7", ""), "data.covered",
      LS_SKIP, "script's own"},
+    /* ranks that hold parts of a model and divide the data among all of them, or do not */
+    {IN_PARTS OWN HALVES("3", "\"replicas\":2,"), "data.shuffled", LS_FAIL, "set_epoch"},
+    {IN_PARTS OWN HALVES("3", "\"replicas\":1,"), "data.shuffled", LS_SKIP, "no model"},
     {OWN HALVES("3", ""), "data.shuffled", LS_FAIL,
      "rank 0: pass 1 draws its indices in the order of the pass before, although "
      "DistributedSampler shuffles | set_epoch was not called between the passes: the sampler's "

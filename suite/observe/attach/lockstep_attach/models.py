@@ -14,7 +14,12 @@ from .wrapping import ByObject, given
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
 STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
 SHAPE = operator.attrgetter("requires_grad", "dtype")
-SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "FSDPModule")
+GATHERING = {"FullyShardedDataParallel", "FSDPModule"}  # parameters for a forward alone
+IN_PARTS = (
+    "parameters of which each rank holds a part are not looked at: judged are the order of calls,"
+    " data, rates, the scaler, and what a rank holds whole; not gradients, steps and files of the"
+    " others"
+)
 
 
 def plain_name(name):
@@ -52,9 +57,9 @@ def modules_now(torch):
 
 
 def _in_parts(module):
-    """The ids of parameters that fully_shard gathers for a forward alone."""
+    """The ids of parameters that FSDP gathers for a forward alone."""
     kinds = ((m, {kind.__name__ for kind in type(m).__mro__}) for m in module.modules())
-    return {id(param) for m, names in kinds if "FSDPModule" in names for param in m.parameters()}
+    return {id(param) for m, names in kinds if names & GATHERING for param in m.parameters()}
 
 
 class Entry:
@@ -83,6 +88,7 @@ class Model:
         self.trained = False  # one with gradients: a wrapper learns of a backward by it
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
+        self.parts = 0  # parameters that are not looked at: ranks hold parts of them
         self.refs = []  # of parameters and buffers
         self.other_names = []
         self.refresh()
@@ -110,13 +116,14 @@ class Model:
         if module is None:
             self.entries, self.buffers, self.refs, self.norms = [], [], [], []
             return
-        torch, samples = self.hub.torch, self.hub.settings.samples
+        torch, samples, self.parts = self.hub.torch, self.hub.settings.samples, 0
         old = {entry.name: entry for entry in self.entries}
         self.entries = []
         parts = _in_parts(module)
         for name, param in module.named_parameters():
             if hasattr(param, "_local_tensor") or hasattr(param, "ds_id") or id(param) in parts:
-                self.hub.remark("a parameter that is sharded over ranks is not looked at")
+                self.hub.remark(IN_PARTS)
+                self.parts += 1
                 continue
             if torch.nn.parameter.is_lazy(param):
                 continue  # it has no shape before the first forward
@@ -243,6 +250,8 @@ class Model:
             "dropout": sum(isinstance(m, torch.nn.modules.dropout._DropoutNd) for m in parts),
             "compiled": self.compiled,
         }
+        if self.parts:
+            event["parts"] = self.parts
         if self.kind == "ddp":
             event.update(self._wrapper(module))
         cast = next((at for part, at in hub.models.casts.items() if part in parts), None)
@@ -582,8 +591,8 @@ class Models:
 
     def _candidate(self, module, at):
         kinds = {type(m).__name__ for m in module.modules()}
-        if not kinds.isdisjoint(SHARDED):
-            self.hub.remark("a model that is sharded over ranks is not looked at", at)
+        if "DeepSpeedEngine" in kinds:
+            self.hub.remark("a model of DeepSpeed, in parts on several ranks, is not looked at", at)
             return
         self.candidates.put(module, at)
         self._watch_class(module)
