@@ -686,7 +686,8 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
     }
     ls_finding_close(out, pairs, LS_WEAK,
                      "one pass over the data: nothing shows that the next has another order",
-                     "%d passes in another order than the one before", pairs / trace->world);
+                     "%d passes in another order than the one before",
+                     (pairs + trace->world - 1) / trace->world);
 }
 
 /* ---- data.distinct --------------------------------------------------------------------------- */
