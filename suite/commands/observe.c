@@ -25,7 +25,7 @@
 enum { TIMED_OUT = 124 /* as timeout(1) */ };
 
 typedef struct observe {
-    const char *out, *gate, *hints, *inject, *notify;
+    const char *out, *gate, *hints, *inject, *notify, *tensorboard;
     int64_t every, steps, samples, timeout_s;
     bool no_gradient, keep, attach_only, collectives, verbose, rules, stop;
     ls_words given; /* all arguments */
@@ -84,6 +84,8 @@ static ls_status parse(observe *o, int *count, char **argument)
         {"--notify", &o->notify, NULL, NULL,
          "a shell command for each law that fails while the job runs: its verdict, as JSON, is on "
          "standard input"},
+        {"--tensorboard", &o->tensorboard, NULL, NULL,
+         "a folder for TensorBoard: loss, loss scale, rate and time of each step, by rank"},
         {"--timeout", &timeout, NULL, NULL,
          "end the job after so many seconds, and say what it waited for; 0: never (0)"},
         {"--attach-only", NULL, &o->attach_only, NULL,
@@ -111,6 +113,13 @@ static ls_status parse(observe *o, int *count, char **argument)
     if (!runs && *count > 0) {
         return ls_log_fail(LS_ERR_USAGE, "--%s runs nothing, and '%s' is a command: leave one out",
                            o->rules ? "rules" : "attach-only", argument[0]);
+    }
+    if (o->tensorboard != NULL && o->tensorboard[0] == '\0') {
+        return ls_log_fail(LS_ERR_USAGE, "--tensorboard '': allowed: a folder, such as runs/first");
+    }
+    if (!runs && o->tensorboard != NULL) {
+        return ls_log_fail(LS_ERR_USAGE, "--%s runs nothing: --tensorboard would stay empty",
+                           o->rules ? "rules" : "attach-only");
     }
     if (runs && *count == 0) {
         return ls_log_fail(LS_ERR_USAGE, "the command of the job is missing; usage: lockstep "
@@ -403,9 +412,18 @@ static int run(observe *o)
     if (ls_guard_begin_in_place() != LS_OK) {
         return LS_ERR_INFRA;
     }
-    LS_TRY(make_folder(o));
-    LS_TRY(make_settings(o));
-    LS_TRY(write_run(o));
+    ls_observe_board *board = NULL;
+    if (o->tensorboard != NULL) {
+        LS_TRY(ls_observe_board_begin(o->tensorboard, &board));
+    }
+    ls_status made = make_folder(o);
+    LS_THEN(made, make_settings(o));
+    LS_THEN(made, write_run(o));
+    if (made != LS_OK) {
+        (void)ls_observe_board_end(board);
+        return (int)made;
+    }
+    ls_observe_board_watch(board, o->directory);
     ls_runner_link_latest(o->directory);
     ls_words environment = make_environment(o);
     LS_TEXT(observed, 700, "%s/jobs/observed", o->directory);
@@ -417,13 +435,16 @@ static int run(observe *o)
     waiting.watch = ls_observe_live_watch;
     waiting.unwatch = ls_observe_live_end;
     waiting.watched = &live;
+    live.board = board;
     bool late = false;
     ls_status status = ls_waiting_run(o->command, environment.word, &waiting, &job, &late);
     ls_words_free(&environment);
+    bool whole = ls_observe_board_end(board);
     if (status != LS_OK) {
         return status == LS_ERR_USAGE ? LS_PATH_NOT_RUNNABLE : (int)status;
     }
-    return finish(o, &job, &waiting, late);
+    int ended = finish(o, &job, &waiting, late);
+    return ended == 0 && !whole ? LS_ERR_INFRA : ended;
 }
 
 int ls_observe_main(int count, char **argument)

@@ -159,6 +159,7 @@ ls_observe_live ls_observe_live_begin(const char *directory, bool stop, const ch
 bool ls_observe_live_watch(void *context)
 {
     ls_observe_live *live = context;
+    ls_observe_board_look(live->board);
     if (live->running) {
         return ls_proc_isolated_ready(&live->process) && take_answer(live) && live->stop;
     }

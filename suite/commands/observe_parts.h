@@ -87,12 +87,24 @@ void ls_observe_report_live(const cJSON *verdict, const cJSON *all_verdicts, int
 /* The table of laws and hints, for a terminal of 80 columns. */
 void ls_observe_report_rules(FILE *to);
 
+/* observe_board.c: scalars for TensorBoard. Of NULL, all but begin do nothing. */
+typedef struct ls_observe_board ls_observe_board;
+/* Makes the folder `to`, and that of rank 0 in it. */
+ls_status ls_observe_board_begin(const char *to, ls_observe_board **out);
+/* The run's folder, whose jobs' events are read; it is to live as long. */
+void ls_observe_board_watch(ls_observe_board *board, const char *directory);
+/* Writes what has come, at most once a second. */
+void ls_observe_board_look(ls_observe_board *board);
+/* Writes the rest. False: not all could be written. */
+bool ls_observe_board_end(ls_observe_board *board);
+
 /* observe_live.c: the laws while the job runs. */
 enum { LS_OBSERVE_LIVE_NOTIFIED = 64 }; /* more than there are laws */
 typedef struct ls_observe_live {
-    const char *directory; /* the run's folder */
-    const char *notify;    /* a command for the shell, or NULL */
-    bool stop;             /* end the job where a law fails */
+    const char *directory;   /* the run's folder */
+    const char *notify;      /* a command for the shell, or NULL */
+    bool stop;               /* end the job where a law fails */
+    ls_observe_board *board; /* is given what has come, too; or NULL */
     int64_t begun_ns, done_ns;
     int64_t next, judged;   /* steps: judge when there are so many; were judged */
     double spent_s, last_s; /* of processor time */

@@ -686,7 +686,6 @@ TEST(the_job_has_the_terminal)
 
 /* ---- our own trainer ------------------------------------------------------------------------- */
 
-/* Judged by the rules of any trainer, without PyTorch. */
 /* At --timeout the job is ended, and the cause is what it waited for; a job that only takes its
  * time has none. */
 TEST(the_deadline_has_a_cause)
@@ -704,6 +703,48 @@ TEST(the_deadline_has_a_cause)
     ck_assert_int_eq(OBSERVE("--timeout", "-1", "--", "true")->code, 2);
 }
 
+/* The word's places in the one file of a folder, which holds zeros. */
+static int count_in(const char *folder_name, const char *word)
+{
+    char path[PATH_MAX], data[1 << 16];
+    path_of(path, folder_name);
+    struct dirent **entry;
+    ck_assert_int_eq(scandir(path, &entry, NULL, alphasort), 3); /* after "." and ".." */
+    strcat(strcat(path, "/"), entry[2]->d_name);
+    FILE *from = fopen(path, "rb");
+    ck_assert_ptr_nonnull(from);
+    size_t bytes = fread(data, 1, sizeof data, from);
+    fclose(from);
+    int found = 0;
+    for (size_t i = 0; i + strlen(word) <= bytes; i++) {
+        found += memcmp(data + i, word, strlen(word)) == 0;
+    }
+    return found;
+}
+
+/* A folder for each rank, with all its steps. */
+TEST(scalars_for_tensorboard)
+{
+    ended *self =
+        OBSERVE("--out", "board", "--tensorboard", "curves", "--", "sh", "-c", COPY("good"));
+    ck_assert_int_eq(self->code, 0);
+    static const char *const tags[] = {"loss_scale", "lr", "step_ms"};
+    for (size_t i = 0; i < 6; i++) {
+        ck_assert_int_eq(count_in(i < 3 ? "curves/rank0" : "curves/rank1", tags[i % 3]), 8);
+    }
+    ck_assert_int_eq(count_in("curves/rank1", "loss"), 16);
+    self = OBSERVE("--tensorboard", "said.txt", "--", "true");
+    ck_assert_int_eq(self->code, 3);
+    says(self->said, "said.txt: Not a directory; --tensorboard names another folder\n");
+    self = OBSERVE("--tensorboard", "", "--", "true");
+    ck_assert_int_eq(self->code, 2);
+    says(self->said, "--tensorboard '': allowed: a folder, such as runs/first\n");
+    self = OBSERVE("--tensorboard", "curves", "--attach-only");
+    ck_assert_int_eq(self->code, 2);
+    says(self->said, "--attach-only runs nothing: --tensorboard would stay empty\n");
+}
+
+/* Judged by the rules of any trainer, without PyTorch. */
 TEST(our_trainer_is_observed)
 {
     char launch[PATH_MAX], train[PATH_MAX];
