@@ -685,6 +685,18 @@ def other_graphs(context):
 
 
 @test
+def passes_that_are_trained(context):
+    """An iterator that is left open is not asked for the end of its pass."""
+    result = context.both("passes")
+    check_schema(result)
+    found = {data["loader"]: data for data in result.events(0, "data")}
+    assert [n for n in sorted(found) if found[n]["trained"]] == [0, 4, 5, 6], found
+    assert [n for n in sorted(found) if found[n]["used"]] == [0, 4, 5, 6], found
+    steps = {n: found[n]["steps"] for n in (1, 2, 3, 7)}
+    assert steps == {1: [2, 2], 2: [4, 4], 3: [6, 10], 7: [18, 18]}, steps
+
+
+@test
 def whole_module_loads_without_us(context):
     """torch.save of a model takes nothing of this module along."""
     path = os.path.join(context.root, "by_hand.on", "result.whole.0.pt")

@@ -331,6 +331,65 @@ def stream(losses):
 
 
 @job
+def passes(losses):
+    """Loaders in the order in which they are first asked: 0, 4, 5 and 6 train, the others do not,
+    however long their iterators stay open.
+    """
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    small, part = vectors(12), vectors(6)
+    train = iter(sharded(vectors(112))[1])
+
+    def score(x, model=ddp):
+        losses.append(model(x[0]).sum().item())
+
+    def some(count, *ahead):
+        fit(losses, ddp, optimizer, [*ahead, *itertools.islice(train, count - len(ahead))])
+
+    def asked(batch):  # the policy's answers are what it is trained on
+        ddp.eval()
+        with torch.no_grad():
+            answers = ddp(batch[0]).argmax(1)
+        ddp.train()
+        return batch[0], answers
+
+    some(2)
+    held = iter(DataLoader(small, batch_size=4))
+    with torch.no_grad():
+        for _ in range(3):  # asks for no more than there is
+            score(next(held))
+    some(2)
+    ddp.eval()
+    ahead = next(train)
+    for place, batch in enumerate(DataLoader(part, batch_size=2)):
+        with torch.no_grad():
+            score(batch)
+        if place == 2:
+            break
+    ddp.train()
+    some(2, ahead)
+    endless = iter(DataLoader(small, batch_size=2))
+    for _ in range(3):
+        ddp.eval()
+        with torch.no_grad():
+            score(next(endless))
+        ddp.train()
+        some(2)
+    pairs = zip(DataLoader(small, batch_size=4), DataLoader(small, batch_size=4, shuffle=True))
+    for one, other in pairs:
+        fit(losses, ddp, optimizer, [[torch.cat(parts) for parts in zip(one, other)]])
+    prompts = iter(DataLoader(small, batch_size=4))
+    fit(losses, ddp, optimizer, (asked(next(prompts)) for _ in range(3)))
+    ddp.eval()
+    whole = iter(DataLoader(part, batch_size=6))
+    with torch.no_grad():
+        score(next(whole), ddp.module)
+    ddp.train()
+    some(2)
+    return [ddp]
+
+
+@job
 def inside(losses):
     """A part of the data, and the module inside the wrapper in place of the wrapper."""
     ddp = DDP(mlp())

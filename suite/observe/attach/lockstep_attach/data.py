@@ -41,6 +41,9 @@ class Pass:
         self.passes = self.first = None
         self.seen = 0  # backward passes when the last batch was given
         self.used = []  # the first and the last batch behind which one ran
+        self.evaluates = False  # the last batch was given without autograd, or in eval mode
+        self.left = set()  # what came behind it before any backward pass
+        self.end = None  # the step that was open then
         self.drawn = collections.deque()  # indices of batches that have not come yet
         self.content = []
         self.apart = True  # batches can be taken apart
@@ -50,11 +53,26 @@ class Pass:
         self.apart, self.content = False, []
         self.drawn.clear()
 
-    def ran(self, passes):
-        """Backward passes so far, before the next batch is given."""
-        if passes > self.seen and self.given > 0:
+    def leaves(self, passes, what, step):
+        """Behind a batch to evaluate on came a forward without autograd in eval mode, or a batch of
+        another loader: backward passes from here on may be of others' batches.
+        """
+        if self.evaluates and self.seen == passes:
+            self.left.add(what)
+            self.end = step
+
+    def ran(self, passes, last=False):
+        """Backward passes so far, before the next batch is given, or after the last one."""
+        if passes > self.seen and self.given > 0 and not self._is_left(last):
             self.used = [self.used[0] if self.used else self.given - 1, self.given - 1]
         self.seen = passes
+
+    def _is_left(self, last):
+        """An iterator may stay open behind its last batch. One whose batches are both trained and
+        evaluated on (a policy's) has backward passes behind each of them.
+        """
+        alone = last and not self.used and (self.given > 1 or "batch" in self.left)
+        return len(self.left) == 2 or alone and bool(self.left)
 
 
 class Data:
@@ -212,6 +230,9 @@ class Data:
         if entry is None:
             return
         entry.ran(self.hub.autograd.passes)
+        self.leave("batch")
+        entry.left, entry.end = set(), None
+        entry.evaluates = not self.hub.own.grad or self.hub.models.in_eval()
         entry.given += 1
         if entry.given == entry.length and entry.given > AHEAD:
             entry.trained = self.hub.autograd.passes > entry.passes
@@ -245,6 +266,11 @@ class Data:
             if labels is not None:
                 found.append(int(labels[place]))
             entry.content.append(found)
+
+    def leave(self, what):
+        passes, step = self.hub.autograd.passes, self.hub.steps.now.number
+        for entry in self.open.values():
+            entry.leaves(passes, what, step)
 
     def _batch(self, batch):
         """The tensors of a batch whose first dimension is that of the first one: its samples."""
@@ -283,7 +309,7 @@ class Data:
             self.hub.steps.turn()
             entry = self.open.pop(id(args[0]), None)
             if entry is not None:
-                entry.ran(self.hub.autograd.passes)
+                entry.ran(self.hub.autograd.passes, last=True)
                 entry.whole = True
                 self._close(entry)
 
@@ -296,7 +322,7 @@ class Data:
         event.update(entry.facts)
         event["count"], event["given"] = entry.count, entry.given
         if not entry.whole:
-            entry.ran(self.hub.autograd.passes)
+            entry.ran(self.hub.autograd.passes, last=True)
         event["used"] = entry.used
         # a trainer that counts its batches leaves the loop at the last one, and asks for no more
         event["whole"] = entry.whole or entry.given == entry.length
@@ -316,13 +342,12 @@ class Data:
             event["collated"] = found
         if entry.keys is not None and entry.keys.kept:
             event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
-        if entry.whole or entry.trained is None:
-            event["trained"] = self.hub.autograd.passes > entry.passes
-        else:
-            event["trained"] = entry.trained  # others may have been trained since
+        # others may have been trained since
+        event["trained"] = bool(entry.used) and (entry.whole or entry.trained is not False)
         if self.hub.misuse.targets.classifies:
             event["classified"] = True
-        event["steps"] = [entry.first, self.hub.steps.now.number]
+        end = self.hub.steps.now.number if entry.used or entry.end is None else entry.end
+        event["steps"] = [entry.first, end]
         self.hub.writer.put(event)
 
     def finish(self):

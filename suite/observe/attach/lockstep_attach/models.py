@@ -657,6 +657,8 @@ class Models:
         steps.before_forward(training, grad)
         if not training:
             hub.draws.state = None  # what was drawn was for this one: the start of an attack
+        if not training and not grad:
+            hub.data.leave("forward")
         entry = steps.note("forward", model=model.index, training=training, grad=grad)
         if model.kind == "ddp":
             entry["sync"] = bool(module.require_backward_grad_sync)
