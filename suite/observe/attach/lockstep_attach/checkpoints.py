@@ -202,7 +202,7 @@ class Checkpoints:
         return self._save(given(args, kwargs, "tensors", 0), args, kwargs)
 
     def _save(self, saved, args, kwargs):
-        self.hub.steps.turn(None)
+        self.hub.steps.turn()
         contents = self._contents(saved)
         event = {
             "event": "save",
@@ -288,7 +288,7 @@ class Checkpoints:
         tensors = [(saved.get(entry.name[cut:]), p) for entry, p in model.params()]
         for t, p in tensors:
             like = isinstance(t, self.hub.torch.Tensor) and t.dtype == p.dtype
-            if not like or t.shape != p.shape:
+            if not like or t.shape != p.shape or hasattr(t, "_local_tensor"):
                 return None
         if not tensors:
             return None
@@ -335,7 +335,7 @@ class Checkpoints:
         for word, value in saved.items():
             other = held.get(word)
             if isinstance(value, tensor) and isinstance(other, tensor):
-                if not self._same(value, other):
+                if self._same(value, other) is False:
                     return False
             elif isinstance(value, (int, float)) and value != other:
                 return False
@@ -351,14 +351,13 @@ class Checkpoints:
         def state_dict(self, *args, **kwargs):
             result = original(self, *args, **kwargs)
             if not args and "destination" not in kwargs and not hub.idle():
-                hub.call(made, self, result)
+                hub.call(made, result)
             return result
 
         state_dict._ls_original, state_dict._ls_self = original, state_dict
         kind.state_dict = state_dict
 
-    def _remember(self, module, state):
-        self.hub.shadows.look(module, lambda: list(state))
+    def _remember(self, state):
         tensor = next((t for t in state.values() if isinstance(t, self.hub.torch.Tensor)), None)
         if tensor is None:
             return
@@ -403,15 +402,16 @@ class Checkpoints:
         missing = [name for name, t, p in params if not isinstance(t, self.hub.torch.Tensor)]
         buffers = [(model.full_name(name), saved.get(name), b) for name, b in model.live_buffers()]
         found += [entry for entry in buffers if isinstance(entry[1], self.hub.torch.Tensor)]
-        wrong = [name for name, t, p in found if not self._same(t, p)]
+        wrong = [name for name, t, p in found if self._same(t, p) is False]
         return len(params) - len(missing), missing[:256], wrong[:256]
 
     def _same(self, saved, held):
-        parts = [getattr(one, "_local_tensor", None) for one in (saved, held)]
-        if (parts[0] is None) != (parts[1] is None):
-            return True  # the whole of what a rank holds a part of: not known to differ
-        saved, held = (saved, held) if parts[0] is None else parts
-        saved, held = saved.detach(), held.detach()
+        """None where a tensor that ranks hold in parts meets a whole one, or other parts: to
+        compare them all ranks would have to communicate.
+        """
+        if getattr(saved, "placements", None) != getattr(held, "placements", None):
+            return None
+        saved, held = (getattr(t, "_local_tensor", t).detach() for t in (saved, held))
         if saved.shape != held.shape:
             return False
         if saved.dtype != held.dtype:
