@@ -561,6 +561,19 @@ static bool same_loop(const ls_event *a, const ls_event *b)
            ls_event_number(a, length, -1) == ls_event_number(b, length, -1);
 }
 
+/* The last pass of its loop before this one: those of other loaders may lie between. */
+static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_event *pass)
+{
+    const ls_event *data, *found = NULL;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (data == pass) {
+            break;
+        }
+        found = is_trained(data) && same_loop(data, pass) ? data : found;
+    }
+    return found;
+}
+
 static void fail_order(int rank, int index, const ls_event *a, const ls_event *b,
                        ls_observe_finding *out)
 {
@@ -652,7 +665,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     for (int k = 0; k < trace->world; k++) {
-        const ls_event *before = NULL, *now, *last = NULL;
+        const ls_event *now, *last = NULL;
         int again = 0, fixed = 0;
         for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
             indexed += ls_event_bool(now, indices, true);
@@ -660,19 +673,19 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
             judge_sorted(k, i, now, &one);
             ls_finding_guess(out, &one);
             bool shuffles = ls_event_bool(now, shuffle, false) && ls_event_bool(now, indices, true);
+            const ls_event *before = before_in_loop(&trace->rank[k], now);
             shuffled += shuffles;
-            if (before != NULL && shuffles && same_loop(before, now)) {
+            if (before != NULL && shuffles) {
                 pairs++;
                 if (repeats(before, now)) {
                     fail_order(k, i, before, now, out);
                 }
             }
-            if (before != NULL && !shuffles && same_loop(before, now)) {
+            if (before != NULL && !shuffles) {
                 again++;
                 fixed += repeats(before, now);
                 last = now;
             }
-            before = now;
         }
         if (fixed > 0 && fixed == again && out->verdict.code != LS_FAIL) {
             judge_fixed(k, fixed, again, last, out);

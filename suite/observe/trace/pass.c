@@ -15,7 +15,9 @@ bool ls_pass_is_trained(const ls_event *pass)
 
 bool ls_pass_is_validation(const ls_event *pass)
 {
-    return !ls_pass_is_trained(pass) && ls_event_number(pass, count, 0) > 0;
+    /* Indices are drawn ahead of batches that nobody may ask for. */
+    return !ls_pass_is_trained(pass) && ls_event_number(pass, count, 0) > 0 &&
+           ls_event_number(pass, given, 1) > 0;
 }
 
 static double step_of(const ls_event *pass, int end)

@@ -213,6 +213,12 @@ static const calls_row limits[] = {
     {OWN "2x (1: =DistributedSampler 40 20 0 2 3 ); 0: =DistributedSampler 40 20 0 2 3 ; 0: "
          "=DistributedSampler 40 20 0 2 7 ",
      "data.shuffled", LS_FAIL, "rank 1: pass 1 draws"},
+#define BETWEEN "=RandomSampler 20 20 0 1 3 \"at\":\"train.py:9\",; "
+    {OWN "=RandomSampler 40 20 0 2 3 ; " BETWEEN "=RandomSampler 40 20 0 2 7 ", "data.shuffled",
+     LS_PASS, "1 passes in another order"},
+    {OWN "=RandomSampler 40 20 0 2 3 ; " BETWEEN "=RandomSampler 40 20 0 2 3 ", "data.shuffled",
+     LS_FAIL, "rank 0: pass 2 draws"},
+#undef BETWEEN
     {OWN "3x =RandomSampler 40 20 0 2 3 \"shuffle\":false,", "data.shuffled", LS_WEAK,
      "2 of 2 passes draw their indices in the order of the pass before (RandomSampler) .. | if it "
      "is not meant: DataLoader(..., shuffle=True)"},
