@@ -698,6 +698,19 @@ def passes_that_are_trained(context):
 
 
 @test
+def exchanges_of_two(context):
+    """batch_isend_irecv knows isend and irecv."""
+    result = context.both("halo")
+    assert result.codes == [0, 0], result.output()[-800:]
+    check_schema(result)
+    for rank, last in ((0, "send"), (1, "recv")):
+        steps = result.events(rank, "step")
+        calls = [c for e in steps for c in e["calls"] if c["call"] == "collective"]
+        found = [(c["op"], c["elements"]) for c in calls]
+        assert found == 6 * [("batch_isend_irecv", 160)] + [(last, 80)], found
+
+
+@test
 def whole_module_loads_without_us(context):
     """torch.save of a model takes nothing of this module along."""
     path = os.path.join(context.root, "by_hand.on", "result.whole.0.pt")

@@ -28,7 +28,9 @@ WATCHED = {
     "broadcast_object_list": (None, None), "gather_object": (None, None),
     "scatter_object_list": (None, None),
     "send": (0, None), "recv": (0, None), "isend": (0, None), "irecv": (0, None),
+    "batch_isend_irecv": (0, None),
 }  # fmt: skip
+OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 VALUES = 4  # numbers of an all_reduce that are written, behind a validation's forwards
 TENSORS = "tensor input input_tensor output tensors input_tensor_list output_tensor_list".split()
 
@@ -58,7 +60,7 @@ class Collectives:
         self.hub = hub
         self.purposes = Purposes(hub.places)
         self.gathered = Gathered(hub.torch)
-        self.count = 0  # calls that wait for other ranks, and models that were wrapped
+        self.count = 0  # calls that wait for all ranks, and models that were wrapped
 
     def install(self):
         distributed = self.hub.torch.distributed
@@ -67,6 +69,8 @@ class Collectives:
         self.hub.wrap(distributed, "init_process_group", self._joining, self._joined)
         for name, (tensor, operator) in WATCHED.items():
             self.hub.wrap(distributed, name, self._watch(name, tensor, operator))
+        for name in ("isend", "irecv"):  # P2POp looks for the very functions that it is given
+            setattr(distributed.distributed_c10d, name, getattr(distributed, name))
 
     def _joining(self, args, kwargs):
         """`joining.<pid>`, while the call waits for other ranks: its rank, their number, where they
@@ -102,7 +106,7 @@ class Collectives:
         purposes = self.purposes
 
         def enter(args, kwargs):
-            self.count += 1
+            self.count += name not in OF_TWO
             if not self.hub.places.script_called():
                 return
             self.hub.activate_joined()
@@ -156,7 +160,7 @@ class Collectives:
 
     def _size(self, given):
         listed = isinstance(given, (list, tuple))
-        tensors = given if listed else [given]
+        tensors = [getattr(one, "tensor", one) for one in (given if listed else [given])]
         if not tensors or not isinstance(tensors[0], self.hub.torch.Tensor):
             return 0, ""
         return sum(t.numel() for t in tensors), type_name(tensors[0].dtype)
