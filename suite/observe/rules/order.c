@@ -225,10 +225,45 @@ static bool is_unseen(const ls_observe_trace *trace, int rank, ls_observe_findin
     return false;
 }
 
+/* The pass that a rank did not begin, or left, though its data did not end before those of the
+ * other; NULL: none. */
+static const ls_event *left_pass(const ls_observe_rank *rank, const ls_observe_rank *other)
+{
+    for (int i = 0;; i++) {
+        const ls_event *x = ls_pass_trained(rank, i), *y = ls_pass_trained(other, i);
+        if (x == NULL || y == NULL) {
+            return i > 0 ? y : NULL;
+        }
+        if (ls_event_int(x, given, -1) != ls_event_int(y, given, -1)) {
+            return ls_event_bool(x, whole, false) || !ls_event_bool(y, whole, false) ? NULL : y;
+        }
+    }
+}
+
+/* Within join() ranks may have unlike many batches; one that stops by itself is another matter. */
+static bool blame_left(const ls_observe_trace *trace, int least, int most, ls_observe_finding *out)
+{
+    const ls_event *pass = left_pass(&trace->rank[least], &trace->rank[most]);
+    if (pass == NULL) {
+        return false;
+    }
+    ls_finding_set(out, LS_FAIL, ls_event_text(pass, at, ""),
+                   "a rank ends its loop by what it alone knows (its own loss or score), the "
+                   "others go on",
+                   "decide alike on all ranks: reduce what the decision is made of, or broadcast "
+                   "rank 0's",
+                   "rank %d made %lld steps and left the loop, rank %d went on to step %lld, and "
+                   "their data did not differ",
+                   least, (long long)steps_of(&trace->rank[least]), most,
+                   (long long)steps_of(&trace->rank[most]));
+    return true;
+}
+
 static void judge_uneven(const ls_observe_trace *trace, int least, int most,
                          ls_observe_finding *out)
 {
-    if (is_unseen(trace, least, out)) {
+    if (is_unseen(trace, least, out) ||
+        (ls_job_ended_well(trace) && blame_left(trace, least, most, out))) {
         return;
     }
     if (ls_job_ended_well(trace)) {
@@ -305,9 +340,35 @@ static bool judge_opens(const ls_observe_trace *trace, ls_observe_finding *out)
     return false;
 }
 
+/* A loader raised, the script caught it, and no rank made a further step: the training was over,
+ * and the job ended with 0. */
+static void judge_raised(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && ls_job_ended_well(trace); k++) {
+        const ls_event *pass = NULL, *data;
+        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+            pass = ls_event_has(data, raised) && ls_pass_is_trained(data) ? data : pass;
+        }
+        bool over = pass != NULL;
+        for (int r = 0; r < trace->world; r++) {
+            over = over && (double)steps_of(&trace->rank[r]) <= ls_pass_last_step(pass) + 1;
+        }
+        if (over) {
+            ls_finding_set(out, LS_FAIL, ls_event_text(pass, at, ""),
+                           "the loader raised, the script caught it, and the training ended with "
+                           "exit code 0",
+                           "let the error end the job, or leave the sample out and go on",
+                           "rank %d: step %lld is the last of all ranks: %.100s", k,
+                           (long long)steps_of(&trace->rank[k]), ls_event_text(pass, raised, ""));
+            return;
+        }
+    }
+}
+
 void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int least = 0, most = 0;
+    judge_raised(trace, out);
     if (!ls_job_ended_well(trace) && judge_opens(trace, out)) {
         return;
     }

@@ -400,6 +400,14 @@ ROWS_TEST(failed_jobs_name_the_difference, failed)
 #define MOVED(step) \
     "{\"event\":\"moved\",\"model\":0,\"at\":\"train.py:9\",\"type\":\"f32\",\"step\":" step "}; "
 
+#define OF(given, whole)                                                                      \
+    "{\"event\":\"data\",\"loader\":0,\"trained\":true,\"at\":\"train.py:13\",\"length\":20," \
+    "\"count\":20,\"batch\":4,\"steps\":[1,1],\"given\":" given ",\"whole\":" whole "}"
+#define RAISED(last)                                                                          \
+    "{\"event\":\"data\",\"loader\":0,\"trained\":true,\"at\":\"train.py:13\",\"length\":20," \
+    "\"count\":20,\"batch\":4,\"given\":1,\"whole\":false,\"raised\":\"ValueError: "          \
+    "x\",\"steps\":[1," last "]}"
+
 static const calls_row ends[] = {
     /* rates of the ranks */
     {"2x F b O Z; 0: F b O Z; 1: F b O Z; 2: <\"lr\":0.2,> F b O Z", "optimizer.rate", LS_FAIL,
@@ -412,6 +420,25 @@ static const calls_row ends[] = {
      "rank 0 made 1 steps, rank 1 2, and all ended well (as with join)"},
     {"F S B K P Z; 0: F S B K P Z; 2x 2: F S B K P Z", "order.steps", LS_PASS,
      "rank 1 made 1 steps, rank 2 3, and all ended well (as with join)", 3},
+    /* though as much was left for it: a pass that it did not begin, or left; other data; both left
+     */
+    {"F S B K P Z; 1: F S B K P Z; 0: " OF("5", "true") "; 1: " OF("5", "true") "; 1: " OF("5",
+                                                                                           "false"),
+     "order.steps", LS_FAIL,
+     "rank 0 made 1 steps and left the loop, rank 1 went on to step 2, and their data did not "
+     "differ | a rank ends its loop by what it alone knows .. train.py:13 | decide alike"},
+    {"F S B K P Z; 1: F S B K P Z; 0: " OF("4", "false") "; 1: " OF("5", "true"), "order.steps",
+     LS_FAIL, "left the loop"},
+    {"F S B K P Z; 1: F S B K P Z; 0: " OF("4", "true") "; 1: " OF("5", "true"), "order.steps",
+     LS_PASS, "as with join"},
+    {"F S B K P Z; 1: F S B K P Z; 0: " OF("4", "false") "; 1: " OF("5", "false"), "order.steps",
+     LS_PASS, "as with join"},
+    /* a loader that raised, and nothing behind it; a pass with a further step */
+    {"2x F S B K P Z; 1: " RAISED("1"), "order.steps", LS_FAIL,
+     "rank 1: step 2 is the last of all ranks: ValueError: x | the loader raised, the script "
+     "caught "
+     "it, and the training ended with exit code 0 | train.py:13"},
+    {"3x F S B K P Z; 1: " RAISED("1"), "order.steps", LS_PASS, ""},
     {"!", "order.steps", LS_WEAK, "no step was seen"},
     /* within join() a rank whose data have ended makes no steps: how a job ended that a scheduler
      * started, only its ranks say */

@@ -17,6 +17,7 @@ from .wrapping import ByObject
 
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
+RAISED = 120  # characters of an exception
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
 
@@ -33,6 +34,7 @@ class Pass:
         self.kept = []
         self.indexed = True
         self.whole = False
+        self.raised = None, ""
         self.given = 0  # batches that the user's loop got
         self.length = None  # of the pass in batches
         self.trained = None  # whether a backward pass had run when the last batch was given
@@ -305,6 +307,11 @@ class Data:
             self._content(args[0], result)
             self.hub.misuse.batch(result)
             self.hub.draws.batch()
+        if error is not None and not isinstance(error, StopIteration):
+            entry = self.open.get(id(args[0]))
+            if entry is not None:
+                words = "%s: %s" % (type(error).__name__, error)
+                entry.raised = entry.given, words[:RAISED]
         if isinstance(error, StopIteration):
             self.hub.steps.turn()
             entry = self.open.pop(id(args[0]), None)
@@ -321,6 +328,8 @@ class Data:
         event = {"event": "data"}
         event.update(entry.facts)
         event["count"], event["given"] = entry.count, entry.given
+        if entry.raised[0] == entry.given:  # and no batch since
+            event["raised"] = entry.raised[1]
         if not entry.whole:
             entry.ran(self.hub.autograd.passes, last=True)
         event["used"] = entry.used
