@@ -163,6 +163,17 @@ static const char *backward_at(const ls_observe_rank *rank)
     return call == NULL ? "" : call->at;
 }
 
+static const ls_event *pass_of(const ls_observe_rank *rank, int loader)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_event_int(data, loader, -1) == loader) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
 /* Whether rows are samples, and not the steps of a sequence, say: torch's own collate function
  * makes them so. */
 static bool is_of_samples(const ls_event *data)
@@ -176,37 +187,70 @@ static bool is_of_samples(const ls_event *data)
     return ls_event_text(data, collate_at, "")[0] == '\0';
 }
 
+typedef struct places {
+    batch whole; /* of a loader; .runs NULL: they differ, or nothing is lost */
+    int batches, lost, known;
+} places;
+
 /* Rows at the same places of each whole batch, while others of it are trained on. */
-static void judge_places(const ls_observe_rank *rank, const ls_event *event, const ls_event *data,
-                         ls_observe_finding *out)
+static places read_places(const ls_event *event)
 {
     const ls_event *entry;
-    batch first = {0};
-    int batches = 0;
-    if (!is_of_samples(data)) {
-        return;
-    }
+    places p = {0}, none = {0};
     ls_event_each(entry, ls_event_list(event, batches)) {
         batch b = read(entry);
-        if (b.rows > first.rows) {
-            first = b;
-            batches = 0;
+        if (b.rows > p.whole.rows) {
+            p = (places){.whole = b};
         }
-        if (b.rows == first.rows) {
+        if (b.rows == p.whole.rows) {
             /* rows that were changed on their way may be among those that were trained on */
-            if (!ls_event_equal(b.runs, first.runs) || b.reached >= b.rows || b.drawn != b.rows) {
-                return;
+            if (!ls_event_equal(b.runs, p.whole.runs) || b.reached >= b.rows || b.drawn != b.rows) {
+                return none;
             }
-            batches++;
+            p.batches++;
         }
     }
-    int lost = first.unseen + first.wasted, known = first.used + lost;
-    if (first.used == 0 || lost == 0 || (batches - 1) * bits_of(known, lost) < bits.value) {
+    p.lost = p.whole.unseen + p.whole.wasted;
+    p.known = p.whole.used + p.lost;
+    bool chosen = (p.batches - 1) * bits_of(p.known, p.lost) < bits.value;
+    return p.whole.used == 0 || p.lost == 0 || chosen ? none : p;
+}
+
+static bool is_compiled(const ls_observe_rank *rank)
+{
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        if (ls_event_bool(model, compiled, false)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The same on all ranks: one may draw for the others, or each take its part of what all draw. */
+static void judge_places(const ls_observe_trace *trace, int number, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    places p = {0};
+    const ls_event *event = NULL;
+    for (int k = 0; k < trace->world; k++) {
+        const ls_event *list = ls_trace_events(&trace->rank[k], rows);
+        const ls_event *one = ls_job_numbered(list, LS_INTEGER(loader), number);
+        places its = one == NULL ? (places){0} : read_places(one);
+        if (its.whole.runs == NULL || (k > 0 && !ls_event_equal(its.whole.runs, p.whole.runs))) {
+            return;
+        }
+        p = k == 0 ? its : p;
+        event = k == 0 ? one : event;
+    }
+    batch first = p.whole;
+    int lost = p.lost, known = p.known, batches = p.batches;
+    if (event == NULL || !is_of_samples(pass_of(rank, number))) {
         return;
     }
     bool wasted = first.wasted > 0;
-    if (!wasted && ls_event_count(ls_trace_events(rank, outside)) > 0) {
-        return; /* a module that is not known may have got them in another form */
+    if (!wasted && (ls_event_count(ls_trace_events(rank, outside)) > 0 || is_compiled(rank))) {
+        return; /* a module that is not known may have got them */
     }
     ls_observe_finding one = {0};
     ls_finding_set(
@@ -366,17 +410,6 @@ static void judge_labels(const ls_observe_rank *rank, const ls_event *event,
     }
 }
 
-static const ls_event *pass_of(const ls_observe_rank *rank, int loader)
-{
-    const ls_event *data;
-    ls_event_each(data, ls_trace_events(rank, data)) {
-        if (ls_event_int(data, loader, -1) == loader) {
-            return data;
-        }
-    }
-    return NULL;
-}
-
 void ls_rules_data_used(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -390,8 +423,11 @@ void ls_rules_data_used(const ls_observe_trace *trace, ls_observe_finding *out)
         }
         ls_event_each(event, ls_trace_events(rank, rows)) {
             ls_observe_finding one = {0};
-            const ls_event *pass = pass_of(rank, ls_event_int(event, loader, -1));
-            judge_places(rank, event, pass, &one);
+            int number = ls_event_int(event, loader, -1);
+            const ls_event *pass = pass_of(rank, number);
+            if (k == 0) {
+                judge_places(trace, number, &one);
+            }
             judge_turns(rank, event, &one);
             judge_repeated(event, pass, &one);
             judge_ends(event, pass, &one);

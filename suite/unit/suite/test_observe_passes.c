@@ -445,9 +445,9 @@ CALLS_TEST(ranks_draw_their_own, drawn)
 #define OTHER_TEXT "[8,[7,6,5,4,3,2,1],[0],true,\"text\"]"
 /* Of a loader: of each batch its pass, indices, rows, backward passes, rows that were trained on,
  * and runs of what became of its rows. */
-#define LOOP(batches)                                   \
-    "4x F S B K P Z; =DistributedSampler 64 8 0 2 1 ; " \
+#define ROWS_OF(batches) \
     "{\"event\":\"rows\",\"loader\":0,\"at\":\"train.py:12\",\"batches\":[" batches "]}"
+#define LOOP(batches) "4x F S B K P Z; =DistributedSampler 64 8 0 2 1 ; " ROWS_OF(batches)
 #define X4(batch) batch "," batch "," batch "," batch
 #define SLICED "[0,8,8,1,2,[3,2,0,6]]"
 #define PART_OF(runs) "[0,8,8,1,4,[" runs "]]"
@@ -481,6 +481,10 @@ static const calls_row unused[] = {
     {LOOP(X4(SLICED)) "; {\"event\":\"outside\",\"step\":2,\"name\":\"Style\"}", "data.used",
      LS_PASS, ""},
     {LOOP(X4(PART_OF("3,6,0,2"))), "data.used", CALLS_HINT, "2 of 8 rows"},
+    /* a rank that draws for the other */
+    {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)), "data.used", LS_PASS, ""},
+    {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)) "; 1: " ROWS_OF(X4(PART_OF("0,6,3,2"))), "data.used",
+     LS_PASS, ""},
     /* once; by content; some rows were changed on their way; a smaller last batch */
     {LOOP(SLICED), "data.used", LS_PASS, ""},
     {LOOP(X4(PART_OF("3,4,0,4")) "," PART_OF("0,4,3,4")), "data.used", LS_PASS, ""},

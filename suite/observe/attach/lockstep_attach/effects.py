@@ -168,6 +168,8 @@ class OfCallables(Effects):
         called = function if isinstance(function, CALLED) else type(function).__call__
         if not self._is_users(called):
             return "is not the script's own"
+        if "open" in called.__code__.co_names:
+            return "may open files"
         return self.of_threads() or self._of_held(function, None, set(), 0)
 
     def _of_held(self, value, line, seen, depth):
@@ -181,9 +183,10 @@ class OfCallables(Effects):
         return next((one for one in found if one is not None), None)
 
     def _of_line(self, line):
-        stores = next((n for n, v in line.held.items() if line.stored and _is_object(v)), None)
+        writes = line.stored or line.attributes.intersection(WRITES)
+        stores = next((n for n, v in line.held.items() if writes and _is_object(v)), None)
         if stores is not None:
-            return "changes %s" % stores
+            return "changes %s, or writes to it" % stores
         kept = [vars(v)[name] for v in line.held.values() if _is_object(v)
                 for name in line.attributes if name in vars(v)]  # fmt: skip
         draws = (random.Random, itertools.count, types.GeneratorType, self.hub.torch.Generator)
@@ -192,6 +195,7 @@ class OfCallables(Effects):
         return super()._of_line(line)
 
 
+WRITES = "write writelines put put_nowait send sendall log add_scalar".split()
 CALLED = (types.FunctionType, types.MethodType)
 
 

@@ -687,6 +687,8 @@ class Models:
             hub.misuse.targets.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
+        if model.kind == "ddp" and not self.compiles:
+            hub.data.rows.inside(module.module)
         record = record, hub.data.rows.forward(entry, args, kwargs)
         return entry, (watched, detached or None), record, time.perf_counter_ns()
 

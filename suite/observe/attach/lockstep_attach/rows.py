@@ -5,9 +5,11 @@ changes before (types, noise, a mean over rows) is not found again, and says not
 
 import collections
 import itertools
+import types
 
 from .losses import DEEP, nodes_from, saved
 from .records import Reason, tensors_in, tensors_of
+from .wrapping import stand_in
 
 LOADERS, BATCHES, FORWARDS = 4, 32, 512  # of the job; of each of them; of the job
 LATER = 4  # batches that a script may ask for before it uses one
@@ -35,6 +37,7 @@ class Rows:
         self.order = 0
         self.batches, self.forwards = {}, []  # number of a loader: its batches
         self.targets = []  # of the last backward pass
+        self.inner = {}  # classes whose forward something stands in for
         self.open = False
 
     # ---- while the job runs ----------------------------------------------------------------------
@@ -58,8 +61,11 @@ class Rows:
             keys = self._keys([tensor[::step] for tensor in tensors])
             mine.append(Batch(self.order, entry, drawn, keys, self.hub.autograd.passes))
             mine[-1].rows = len(tensors[0]) if tensors else 0
-            mine[-1].labels = [_flat(t) for t in tensors if t.numel() == len(t) <= ROWS]
+            classes = (t for t in tensors if not t.is_floating_point() and not t.is_complex())
+            mine[-1].labels = [_flat(t) for t in classes if t.numel() == len(t) <= ROWS]
         self.open = any(len(found) <= BATCHES + LATER for found in self.batches.values())
+        if not self.open:
+            self._undo()
 
     def forward(self, entry, args, kwargs):
         """Of a known model; the Forward, or None."""
@@ -72,6 +78,32 @@ class Rows:
         made.rows = len(made.keys[0]) if made.keys else 0
         self.forwards.append(made)
         return made if entry["grad"] else None
+
+    def inside(self, module):
+        """The module in a wrapper: meanwhile forwards are seen that the script calls by itself."""
+        kind = type(module)
+        if not self.open or kind in self.inner:
+            return
+        owner = next((one for one in kind.__mro__ if "forward" in vars(one)), kind)
+        function = vars(owner).get("forward")
+        ours = getattr(function, "_ls_self", None) is function
+        self.inner[kind] = (owner, function, None)
+        if isinstance(function, types.FunctionType) and not ours:
+            made = owner.forward = stand_in(self.hub, function, self._enter_inner)
+            self.inner[kind] = (owner, function, made)
+
+    def _enter_inner(self, args, kwargs):
+        if self.open and not self.hub.models.depth and not self.hub.autograd.depth:
+            entry = {"grad": self.hub.own.grad, "training": False, "model": -1, "at": ""}
+            made = self.forward(entry, args[1:], kwargs)
+            if made is not None:
+                made.reached = True  # not known
+
+    def _undo(self):
+        for owner, function, made in self.inner.values():
+            if made is not None and vars(owner).get("forward") is made:
+                owner.forward = function
+        self.inner = {}
 
     def returns(self, made, result):
         try:
@@ -100,6 +132,12 @@ class Rows:
     # ---- at its end ------------------------------------------------------------------------------
 
     def finish(self):
+        try:
+            self._finish()
+        except RuntimeError:  # of a device that failed
+            pass
+
+    def _finish(self):
         sets = [{k for keys in made.keys for k in keys.tolist()} for made in self.forwards]
         for number, batches in self.batches.items():
             found = self._look(batches, sets)
@@ -150,8 +188,10 @@ class Rows:
             near = batches[max(0, place - LATER) : place] + batches[place + 1 : place + 1 + LATER]
             tries = ([(one, 0) for one in own],)
             tries += ([(one, 0) for batch in near for one in batch.labels],)
-            # of two classes in turn, the labels beside are the other ones
-            tries += ([(one, shift) for one in own for shift in (1, -1) if len(one.unique()) > 2],)
+            # of two classes in turn, the labels beside are the other ones; steps of a sequence,
+            # of which one is left out, may be given the label of the next
+            several = [one for one in own if len(one.unique()) > 2 and len(places) == size]
+            tries += ([(one, shift) for one in several for shift in (1, -1)],)
             for kind, labels in enumerate(tries, 1):
                 shifted = (one.roll(-shift) for one, shift in labels if len(one) == size)
                 if any(one[places].tolist() in targets for one in shifted):
