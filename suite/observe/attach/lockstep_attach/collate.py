@@ -11,6 +11,7 @@ import time
 import weakref
 
 from .again import silent
+from .collectives import refusing
 from .digests import words
 from .effects import OfCallables
 from .records import PLAIN, mapped, tensors_in
@@ -165,7 +166,7 @@ class Again:
         if self._name(before) != self._name(after):
             return None  # it may choose samples at random
         try:
-            with silent():
+            with refusing(self.hub.torch), silent():
                 made = self.function(list(samples))  # what a buffer of its own holds already
                 if _addresses(self.hub.torch, made) & _addresses(self.hub.torch, result):
                     return None

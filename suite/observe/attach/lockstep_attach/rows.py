@@ -44,14 +44,20 @@ class Rows:
 
     def _keys(self, tensors):
         """Of those with rows that name a sample."""
-        wide = (t for t in tensors if t.dim() > 1 and t.shape[0] and t[0].numel() >= LEAST)
-        strided = self.hub.torch.strided
-        plain = [t.detach() for t in wide if t.layout == strided and not t.is_complex()]
-        return [keys for keys in map(self.key, plain[:TENSORS]) if len(keys)]
+        plain = (t.detach() for t in tensors if self._is_plain(t) and t.dim() > 1 and len(t))
+        wide = [t for t in plain if t.numel() // len(t) >= LEAST]
+        return [keys for keys in map(self.key, wide[:TENSORS]) if len(keys)]
+
+    def _is_plain(self, tensor):
+        torch = self.hub.torch
+        odd = tensor.is_nested or tensor.is_meta or tensor.is_complex()
+        return type(tensor) is torch.Tensor and tensor.layout == torch.strided and not odd
 
     def batch(self, entry, drawn, tensors):
         """A loop gets it; `drawn`: indices, or None."""
         number = entry.facts.get("loader", LOADERS)
+        if len(self.forwards) >= FORWARDS:
+            self._close()
         if number >= LOADERS or len(self.forwards) >= FORWARDS:
             return
         mine = self.batches.setdefault(number, [])
@@ -61,11 +67,11 @@ class Rows:
             keys = self._keys([tensor[::step] for tensor in tensors])
             mine.append(Batch(self.order, entry, drawn, keys, self.hub.autograd.passes))
             mine[-1].rows = len(tensors[0]) if tensors else 0
-            classes = (t for t in tensors if not t.is_floating_point() and not t.is_complex())
+            classes = (t for t in tensors if self._is_plain(t) and not t.is_floating_point())
             mine[-1].labels = [_flat(t) for t in classes if t.numel() == len(t) <= ROWS]
         self.open = any(len(found) <= BATCHES + LATER for found in self.batches.values())
         if not self.open:
-            self._undo()
+            self._close()
 
     def forward(self, entry, args, kwargs):
         """Of a known model; the Forward, or None."""
@@ -99,7 +105,8 @@ class Rows:
             if made is not None:
                 made.reached = True  # not known
 
-    def _undo(self):
+    def _close(self):
+        self.open = False
         for owner, function, made in self.inner.values():
             if made is not None and vars(owner).get("forward") is made:
                 owner.forward = function
@@ -126,8 +133,8 @@ class Rows:
             nodes = itertools.islice(nodes_from([root.grad_fn for root in roots]), DEEP)
             found = [saved(node, "_saved_target") for node in nodes if node is not None]
             tensor = self.hub.torch.Tensor
-            found = [t for t in found if isinstance(t, tensor) and MANY <= t.numel() <= ROWS]
-            self.targets = [_flat(target) for target in found]
+            found = [t for t in found if isinstance(t, tensor) and self._is_plain(t)]
+            self.targets = [_flat(t) for t in found if MANY <= t.numel() <= ROWS]
 
     # ---- at its end ------------------------------------------------------------------------------
 
