@@ -249,8 +249,9 @@ static void judge_places(const ls_observe_trace *trace, int number, ls_observe_f
         return;
     }
     bool wasted = first.wasted > 0;
-    if (!wasted && (ls_event_count(ls_trace_events(rank, outside)) > 0 || is_compiled(rank))) {
-        return; /* a module that is not known may have got them */
+    bool hidden = ls_event_count(ls_trace_events(rank, outside)) > 0 || is_compiled(rank);
+    if (!wasted && (hidden || 2 * lost < known)) {
+        return; /* a module that is not known may have got them, or they are targets alone */
     }
     ls_observe_finding one = {0};
     ls_finding_set(

@@ -480,7 +480,8 @@ static const calls_row unused[] = {
      "4 of 8 rows .. no backward comes to .. losses of the others are overwritten .. train.py:21"},
     {LOOP(X4(SLICED)) "; {\"event\":\"outside\",\"step\":2,\"name\":\"Style\"}", "data.used",
      LS_PASS, ""},
-    {LOOP(X4(PART_OF("3,6,0,2"))), "data.used", CALLS_HINT, "2 of 8 rows"},
+    {LOOP(X4(PART_OF("3,6,2,2"))), "data.used", CALLS_HINT, "2 of 8 rows"},
+    {LOOP(X4(PART_OF("3,6,0,2"))), "data.used", LS_PASS, ""},
     /* a rank that draws for the other */
     {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)), "data.used", LS_PASS, ""},
     {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)) "; 1: " ROWS_OF(X4(PART_OF("0,6,3,2"))), "data.used",
