@@ -4,12 +4,13 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness/hosts/hosts.h"
 #include "kernels/core/clock.h"
+#include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
@@ -20,21 +21,25 @@
 
 static const double pause_s = 1; /* between two looks */
 
+typedef struct board_rank {
+    ls_tensorboard *board;
+    char path[PATH_MAX]; /* of its events; "": not found yet */
+    ls_lines events;
+} board_rank;
+
 struct ls_observe_board {
     char to[PATH_MAX];     /* DIR */
     const char *directory; /* the run's folder */
     int64_t looked_ns;
     bool broken;
-    struct {
-        ls_tensorboard *board;
-        FILE *events;
-    } rank[LS_HOSTS_RANKS_MAX];
+    board_rank *rank[LS_HOSTS_RANKS_MAX]; /* NULL from the first on that was not seen */
 };
 
-static ls_status open_board(ls_observe_board *board, int rank)
+static ls_status open_board(ls_observe_board *board, int k)
 {
-    LS_TEXT(path, PATH_MAX + 20, "%s/rank%d", board->to, rank);
-    return ls_tensorboard_open(path, &board->rank[rank].board);
+    board->rank[k] = ls_list_make(1, sizeof *board->rank[k]);
+    LS_TEXT(path, PATH_MAX + 20, "%s/rank%d", board->to, k);
+    return ls_tensorboard_open(path, &board->rank[k]->board);
 }
 
 ls_status ls_observe_board_begin(const char *to, ls_observe_board **out)
@@ -44,7 +49,7 @@ ls_status ls_observe_board_begin(const char *to, ls_observe_board **out)
     ls_status status = ls_path_make_chosen(board->to, "; --tensorboard names another folder");
     LS_THEN(status, open_board(board, 0));
     if (status != LS_OK) {
-        ls_observe_board_end(board);
+        (void)ls_observe_board_end(board);
         return status;
     }
     *out = board;
@@ -58,15 +63,16 @@ void ls_observe_board_watch(ls_observe_board *board, const char *directory)
     }
 }
 
-/* Opens the events of a rank where they are there by now. */
-static bool find_events(ls_observe_board *board, int rank)
+/* The path of a rank's events; false: there are none yet. */
+static bool find_events(const ls_observe_board *board, int k, char path[PATH_MAX])
 {
-    for (int i = 0; i < 2 && board->rank[rank].events == NULL; i++) {
-        LS_TEXT(path, PATH_MAX, "%s/jobs/%s/rank%d.jsonl", board->directory, ls_observe_run_jobs[i],
-                rank);
-        board->rank[rank].events = fopen(path, "re");
+    bool found = false;
+    for (int i = 0; i < 2 && !found; i++) {
+        ls_text_put(path, PATH_MAX, "%s/jobs/%s/rank%d.jsonl", board->directory,
+                    ls_observe_run_jobs[i], k);
+        found = access(path, R_OK) == 0;
     }
-    return board->rank[rank].events != NULL;
+    return found;
 }
 
 static ls_status write_step(ls_tensorboard *board, const cJSON *event)
@@ -93,35 +99,50 @@ static ls_status write_step(ls_tensorboard *board, const cJSON *event)
 }
 
 /* The whole lines that have come since the last look. */
-static ls_status read_rank(ls_observe_board *board, int rank)
+static ls_status read_lines(board_rank *rank)
 {
     static const char head[] = "{\"event\":\"step\",";
-    FILE *events = board->rank[rank].events;
-    ls_status status = LS_OK;
-    size_t room = 0;
     char *line = NULL;
-    long begin = ftell(events);
-    while (status == LS_OK && getline(&line, &room, events) > 0 && line[strlen(line) - 1] == '\n') {
-        begin = ftell(events);
+    size_t bytes = 0;
+    bool whole = true;
+    ls_status status = ls_lines_next(&rank->events, &line, &bytes, &whole);
+    while (status == LS_OK && line != NULL && whole) {
         if (strncmp(line, head, sizeof head - 1) == 0) {
             cJSON *event = ls_json_parse(line, NULL);
-            status = write_step(board->rank[rank].board, event);
+            status = write_step(rank->board, event);
             cJSON_Delete(event);
         }
+        LS_THEN(status, ls_lines_next(&rank->events, &line, &bytes, &whole));
     }
-    clearerr(events);
-    (void)fseek(events, begin, SEEK_SET); /* before a line that is not whole yet */
-    free(line);
+    if (status == LS_OK && line != NULL) {
+        rank->events.begin -= bytes; /* to be read again with its rest */
+    }
     return status;
+}
+
+/* False: there are no events of that rank, nor of those behind it. */
+static bool look_at(ls_observe_board *board, int k, ls_status *status)
+{
+    char path[PATH_MAX];
+    bool known = board->rank[k] != NULL && board->rank[k]->path[0] != '\0';
+    if (!known && !find_events(board, k, path)) {
+        return false;
+    }
+    *status = board->rank[k] == NULL ? open_board(board, k) : LS_OK;
+    board_rank *rank = board->rank[k];
+    if (*status == LS_OK && !known) {
+        ls_text_put(rank->path, sizeof rank->path, "%s", path);
+        *status = ls_lines_open(rank->path, LS_LINES_LINE_BYTES, &rank->events);
+    }
+    LS_THEN(*status, read_lines(rank));
+    return *status == LS_OK;
 }
 
 static void look(ls_observe_board *board)
 {
     ls_status status = LS_OK;
     board->looked_ns = ls_clock_ns();
-    for (int k = 0; status == LS_OK && k < LS_HOSTS_RANKS_MAX && find_events(board, k); k++) {
-        status = board->rank[k].board == NULL ? open_board(board, k) : LS_OK;
-        LS_THEN(status, read_rank(board, k));
+    for (int k = 0; k < LS_HOSTS_RANKS_MAX && look_at(board, k, &status); k++) {
     }
     if (status != LS_OK) {
         board->broken = true;
@@ -146,11 +167,12 @@ bool ls_observe_board_end(ls_observe_board *board)
         look(board);
     }
     bool whole = !board->broken;
-    for (int k = 0; k < LS_HOSTS_RANKS_MAX; k++) {
-        ls_tensorboard_close(board->rank[k].board);
-        if (board->rank[k].events != NULL) {
-            fclose(board->rank[k].events);
+    for (int k = 0; k < LS_HOSTS_RANKS_MAX && board->rank[k] != NULL; k++) {
+        ls_tensorboard_close(board->rank[k]->board);
+        if (board->rank[k]->path[0] != '\0') {
+            ls_lines_close(&board->rank[k]->events);
         }
+        free(board->rank[k]);
     }
     free(board);
     return whole;
