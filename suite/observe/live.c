@@ -11,6 +11,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "observe.h"
+#include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/trace.h"
 
 /* The number of the step that a line closes; 0: another event. */
@@ -104,7 +105,8 @@ void ls_live_judge(const ls_observe_trace *trace, ls_observe_result *out)
     int count;
     const ls_observe_rule *rule = ls_observe_rules(&count);
     bool wrapped = trace->world == 1 || ls_trace_is_ddp(trace),
-         steps = wrapped && ls_event_count(ls_trace_events(&trace->rank[0], join)) == 0;
+         steps = wrapped && ls_event_count(ls_trace_events(&trace->rank[0], join)) == 0 &&
+                 !ls_by_hand_keeps_gradients(trace);
     *out = (ls_observe_result){0, ls_list_make(LIVE, sizeof *out->finding)};
     for (int l = 0; l < LIVE; l++) {
         int i = 0;

@@ -407,6 +407,9 @@ static bool splits_by_hand(const ls_observe_trace *trace, const char *group, ls_
 static bool is_excused(const ls_observe_trace *trace, bool by_hand, ls_observe_finding *out)
 {
     const char *why = ls_job_averages_later(trace);
+    if (why == NULL && ls_trace_is_ddp(trace) && ls_by_hand_averages_later(trace)) {
+        why = "the script averages parameters from time to time";
+    }
     if (why != NULL) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "%s: replicas differ between two averagings on purpose", why);

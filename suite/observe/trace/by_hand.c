@@ -73,8 +73,7 @@ static bool concerns(const ls_observe_trace *trace)
            ls_job_sharded(trace) == NULL;
 }
 
-/* Elements that a sum of all gradients has; infinite where the rules here do not concern the job.
- */
+/* Elements that a sum of all gradients has; infinite where nothing is trained. */
 static double elements_trained(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
@@ -86,26 +85,62 @@ static double elements_trained(const ls_observe_trace *trace)
             tensor->trainable && ls_job_group(rank, tensor->name, -1, &optimizer, &group) != NULL;
         elements += trained ? (double)tensor->elements : 0;
     }
-    return concerns(trace) && elements > 0 ? elements : INFINITY;
+    return elements > 0 ? elements : INFINITY;
+}
+
+/* Whether all ranks' parameters are equal after a step: 1 or 0; -1: not known. */
+static int are_equal(const ls_observe_trace *trace, const ls_observe_step *step)
+{
+    const char *first = ls_trace_digest(step, LS_RECORD_PARAM);
+    bool known = first != NULL, equal = true;
+    for (int k = 1; k < trace->world && known; k++) {
+        const char *other =
+            ls_trace_digest(ls_trace_step(&trace->rank[k], step->step->step), LS_RECORD_PARAM);
+        known = other != NULL;
+        equal = equal && known && strcmp(first, other) == 0;
+    }
+    return known ? equal : -1;
+}
+
+bool ls_by_hand_keeps_gradients(const ls_observe_trace *trace)
+{
+    int backwards = 0;
+    ls_trace_each_call_of(walk, &trace->rank[0]) {
+        if (walk.call->kind == LS_CALL_BACKWARD) {
+            backwards++;
+            if (ls_event_bool(walk.call->json, sync, true)) {
+                return false;
+            }
+        }
+    }
+    return trace->world > 1 && ls_trace_is_ddp(trace) && backwards > 0;
 }
 
 bool ls_by_hand_averages_later(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    double elements = elements_trained(trace);
-    double sum = NAN; /* after an optimizer's step, and before the next forward */
-    ls_trace_each_call_of(walk, rank) {
-        const ls_call *call = walk.call;
-        if (call->kind == LS_CALL_OPTIMIZER_STEP) {
-            sum = 0;
-        } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
-            sum = NAN;
-        } else if (is_sum(call)) {
-            sum += ls_event_number(call->json, elements, 0) * call->times;
-            if (sum >= elements) {
-                return true;
+    double elements = elements_trained(trace), sum = NAN;
+    bool wrapped = ls_by_hand_keeps_gradients(trace), parted = false;
+    if (!concerns(trace) && !wrapped) {
+        return false;
+    }
+    ls_trace_each_step(step, rank) {
+        bool sums = false;
+        ls_trace_each_call(call, step) {
+            if (call->kind == LS_CALL_OPTIMIZER_STEP) {
+                sum = 0;
+            } else if (call->kind == LS_CALL_FORWARD || call->kind == LS_CALL_BACKWARD) {
+                sum = NAN;
+            } else if (is_sum(call)) {
+                sum += ls_event_number(call->json, elements, 0) * call->times;
+                sums = sums || sum >= elements;
             }
         }
+        int equal = are_equal(trace, step);
+        if (sums && (!wrapped || (parted && equal == 1))) {
+            return true;
+        }
+        parted = parted || equal == 0;
     }
     return false;
 }
@@ -118,7 +153,7 @@ bool ls_by_hand_sums(const ls_observe_trace *trace)
     ls_trace_each_step(step, rank) {
         sums += elements_summed(step) >= elements;
     }
-    return sums * 2 > rank->step_count;
+    return concerns(trace) && sums * 2 > rank->step_count;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -247,14 +282,7 @@ int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_han
 static bool are_equal_once(const ls_observe_trace *trace)
 {
     ls_trace_each_step(step, &trace->rank[0]) {
-        const char *first = ls_trace_digest(step, LS_RECORD_PARAM);
-        bool equal = first != NULL;
-        for (int k = 1; k < trace->world && equal; k++) {
-            const char *other =
-                ls_trace_digest(ls_trace_step(&trace->rank[k], step->step->step), LS_RECORD_PARAM);
-            equal = other != NULL && strcmp(first, other) == 0;
-        }
-        if (equal) {
+        if (are_equal(trace, step) == 1) {
             return true;
         }
     }

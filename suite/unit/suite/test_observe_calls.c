@@ -521,6 +521,21 @@ static const calls_row replicas[] = {
      "post_localSGD_hook: gradients are not averaged as DistributedDataParallel does"},
     {"!;" TRAINED LATER OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step", LS_UNSUPPORTED,
      "post_localSGD_hook: replicas differ between two averagings on purpose"},
+    /* nothing reduces a gradient, and a sum makes the ranks equal again: as many elements, or less;
+     * a step that reduces; ranks that never meet */
+#define OWN_STEPS "2x (0: F b{\"sync\":false} O Z;" OFF("1", "{\"param\":\"9\",\"state\":\"9\"}") ");"
+#define AVERAGED(elements) \
+    "!;" TRAINED OWN_STEPS "F b{\"sync\":false} O Z A{\"elements\":" elements "};" OWN_STEPS
+    {AVERAGED("8"), "replicas.step", LS_UNSUPPORTED,
+     "the script averages parameters from time to time: replicas differ between two averagings"},
+    {AVERAGED("8"), "replicas.state", LS_UNSUPPORTED, "between two averagings"},
+    {AVERAGED("8"), "reduction.mean", LS_UNSUPPORTED, "averages parameters after the step"},
+    {AVERAGED("7"), "replicas.step", LS_FAIL, "after step 1 ranks 0 and 1 hold different"},
+    {AVERAGED("8") "F b O Z", "replicas.step", LS_FAIL, "after step 1"},
+    {"!;" TRAINED OWN_STEPS OWN_STEPS, "replicas.step", LS_FAIL, "after step 1"},
+    {"!;" TRAINED OWN_STEPS, "reduction.mean", LS_WEAK, ""},
+#undef AVERAGED
+#undef OWN_STEPS
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
      LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},
     {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"ZeroRedundancyOptimizer\",\"groups\":["
