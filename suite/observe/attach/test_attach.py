@@ -1025,6 +1025,30 @@ def warnings_name_the_users_line(context):
     assert b"warned.py:8" in said[0], said
 
 
+PICKLES = """
+import pickle, types
+import torch
+import torch.distributed
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(4, 2)).sum().backward()
+optimizer.step()
+owners = torch, torch.distributed, torch.nn.functional
+found = [one for owner in owners for one in vars(owner).values()]
+functions = [one for one in found if type(one) is types.FunctionType and "_ls_self" in vars(one)]
+functions += [torch.load, torch.save, torch.distributed.isend]
+lost = [one for one in functions if pickle.loads(pickle.dumps(one)) is not one]
+print(lost)
+"""
+
+
+@test
+def functions_can_be_pickled(context):
+    """A data set's loader, or what seeds its workers, goes to processes that are spawned."""
+    done, _ = with_and_without(context.root, "pickles", PICKLES)
+    assert [one.stdout for one in done] == 2 * [b"[]\n"], [one.stderr[-800:] for one in done]
+
+
 ODD_START = """
 import pickle, random, threading
 import torch

@@ -142,5 +142,7 @@ def wrap(hub, owner, name, enter=None, leave=None):
     if ours or not isinstance(function, types.FunctionType):
         return False
     made = stand_in(hub, function, enter, leave)
+    if isinstance(owner, types.ModuleType):
+        made.__module__, made.__qualname__ = owner.__name__, name  # where pickle finds it
     setattr(owner, name, kind(made) if kind in (classmethod, staticmethod) else made)
     return True
