@@ -1637,6 +1637,27 @@ optimizer.param_groups[0]['lr'] = rate
 
 
 @test
+def lazy_modules_stay_as_they_are(context):
+    """script_text reads the files of modules that are there, and imports none."""
+    from lockstep_attach import script_text
+
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name):
+            raise ImportError("asked for " + name)
+
+    path = write_script(context, "eager.py", "loss.backward()\n")
+    lazy, slots, plain = Lazy("lazy"), object(), types.ModuleType("plain")
+    del lazy.__spec__, lazy.__loader__
+    plain.__file__ = path
+    sys.modules.update(lazy_one=lazy, slots_one=slots, plain_one=plain)
+    try:
+        assert path in script_text._files("", context.root)
+    finally:
+        for name in ("lazy_one", "slots_one", "plain_one"):
+            del sys.modules[name]
+
+
+@test
 def early_ends_are_read(context):
     """script_text.stops_early: a break that leaves the outermost loop around a backward."""
     from lockstep_attach import script_text

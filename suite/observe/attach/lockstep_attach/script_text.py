@@ -51,11 +51,19 @@ ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
 
+def _file_of(module):
+    """Not as an attribute: a lazy module would be imported."""
+    try:
+        return object.__getattribute__(module, "__dict__").get("__file__")
+    except Exception:  # what stands for a module may be anything
+        return None
+
+
 def _files(place, work):
     """The file of that place, and those of the script's own modules."""
     names = PLACES.findall(place)
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+        file = _file_of(module)
         if isinstance(file, str) and file.endswith(".py") and file.startswith(work):
             if "-packages" not in file:
                 names.append(file)
