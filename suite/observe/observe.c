@@ -40,6 +40,13 @@ static bool same_folder(const ls_observe_trace *a, const ls_observe_trace *b, co
     return !a->attached || path[0] == '/' || (one[0] != '\0' && strcmp(one, other) == 0);
 }
 
+/* Those of a job that an earlier version observed name bits otherwise. */
+static bool same_digests(const ls_observe_trace *a, const ls_observe_trace *b)
+{
+    return ls_event_int(a->rank[0].start, digest_bits, 32) ==
+           ls_event_int(b->rank[0].start, digest_bits, 32);
+}
+
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
 {
     const ls_event *load =
@@ -49,7 +56,8 @@ bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
     if (path[0] == '\0' || trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
         return false;
     }
-    if (before->world == 0 || !saved(before, path) || !same_folder(trace, before, path)) {
+    if (before->world == 0 || !saved(before, path) || !same_folder(trace, before, path) ||
+        !same_digests(trace, before)) {
         ls_trace_unload(before);
         return false;
     }

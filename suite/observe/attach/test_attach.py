@@ -182,8 +182,8 @@ def read_safetensors(path):
 # ---- what events look like -----------------------------------------------------------------------
 
 MEMBERS = {
-    "start": "schema observed rank world local_rank pid python torch device backend program "
-    "options observe",
+    "start": "schema observed digest_bits rank world local_rank pid python torch device backend "
+    "program options observe",
     "model": "model kind at name params buffers norm_params bn sync_bn dropout compiled digest "
     "param_digests buffer_digests",
     "autocast": "device at",
@@ -1241,22 +1241,21 @@ def digests_name_bits(context):
     tensors += [pictures.contiguous(memory_format=torch.channels_last), torch.tensor(9)]
     tensors += [torch.randn(3, generator=generator).double(), torch.ones(5, dtype=torch.uint8)]
     tensors += [torch.randn(4, 6, generator=generator).half().t()]
-    tensors += [torch.randn(70000, generator=generator)]
-
-    def value(lazy):
-        parts, make = lazy
-        return make(*[int(part) for part in (parts if isinstance(parts, list) else [parts])])
+    tensors += [torch.randn(70000, generator=generator), torch.randn(9, generator=generator)[1:]]
 
     total = 0
     for place, tensor in enumerate(tensors):
         if tensor.dtype == torch.bfloat16:
             tensor = tensor.view(torch.int16)
         content = bytearray(tensor.contiguous().numpy().tobytes())
-        content += bytes(-len(content) % 4)
-        summed = sum(struct.unpack("<%di" % (len(content) // 4), content))
+        content += bytes(-len(content) % 8)
+        summed = sum(struct.unpack("<%dq" % (len(content) // 8), content))
         total += (2 * place + 1) * 0x9E3779B97F4A7C15 * summed
-    assert value(made.digest(tensors)) == "%016x" % (total % 2**64)
-    assert value(made.each(tensors[:1])[0]) == value(made.digest(tensors[:1]))
+    assert made.digest(tensors) == "%016x" % (total % 2**64)
+    assert made.each(tensors[:1]) == [made.digest(tensors[:1])]
+    parts = digests.sums(torch, tensors)  # as a device sums them
+    total = sum(digests.weight(i) * int(v) for at, found in parts for i, v in zip(at, found))
+    assert made.digest(tensors) == digests.hexadecimal(total)
 
 
 class Listed(torch.utils.data.Dataset):

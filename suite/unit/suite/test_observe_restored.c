@@ -258,6 +258,9 @@ static const struct {
      BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("8"), LS_PASS, ""},
     {"/b/", BATCHES("last.pt"),
      BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_PASS, ""},
+    /* digests of another version */
+    {"/a/\",\"digest_bits\":64,\"backend\":\"", BATCHES("last.pt"),
+     BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_PASS, ""},
     {"/a/", BATCHES("other.pt"),
      BEGIN FORWARD("1") "; " FORWARD("2") "; " FORWARD("3") "; " FORWARD("4"), LS_PASS, ""},
     /* an epoch that is trained twice: the second pass of the job that wrote the file after step 4,

@@ -2,7 +2,7 @@
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
-STACKED = 1 << 16  # words: smaller tensors of one size are summed in one call
+STACKED = 1 << 15  # words: smaller tensors of one size are summed in one call
 
 
 def hexadecimal(value):
@@ -16,50 +16,53 @@ def weight(index):
 
 
 def words(torch, tensor):
-    """The tensor's elements in order as a flat view or copy of 32-bit words, the last one padded
-    with zeros.
+    """(the tensor's elements in order as a flat view or copy of 64-bit words; what is left of them,
+    padded with zeros, as a tensor of one word, or None).
     """
     # of one in parts on several ranks: this rank's, since operations on the whole would communicate
-    tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    if hasattr(type(tensor), "to_local"):
+        tensor = tensor._local_tensor
     if tensor.layout != torch.strided:  # the values that it keeps
         tensor = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    size = tensor.element_size()
-    if not tensor.is_contiguous():
-        # A sum does not see the order of whole words: what lies densely in another order needs no
-        # copy.
-        pictures = size >= 4 and tensor.dim() == 4
-        if pictures and tensor.is_contiguous(memory_format=torch.channels_last):
-            tensor = tensor.permute(0, 2, 3, 1)
-        else:
-            tensor = tensor.contiguous()
-    flat = tensor.reshape(-1)
-    if size < 4:
-        flat = flat.view(torch.uint8 if size == 1 else torch.int16)
-        left = flat.numel() * size % 4
-        if left != 0:
-            flat = torch.cat([flat, flat.new_zeros((4 - left) // size)])
-        elif flat.storage_offset() * size % 4 != 0:
-            flat = flat.clone()
-    return flat.view(torch.int32)
+    flat, rest = tensor.reshape(-1), None
+    size = flat.element_size()
+    left = flat.numel() % (8 // size)
+    if left != 0:
+        last = flat[-left:].view(WORDS[size](torch))
+        rest = torch.cat([last, last.new_zeros(8 // size - left)]).view(torch.int64)
+        flat = flat[:-left]
+    if flat.storage_offset() * size % 8 != 0:
+        flat = flat.clone()
+    return flat.view(torch.int64), rest
+
+
+# of elements of 1, 2 and 4 bytes: a type without values that are no numbers
+WORDS = {1: lambda t: t.uint8, 2: lambda t: t.int16, 4: lambda t: t.int32}
+
+
+def total(torch, tensor):
+    """The sum of a CPU tensor's words."""
+    flat, rest = words(torch, tensor)
+    return flat.sum().item() + (rest.item() if rest is not None else 0)
 
 
 def sums(torch, tensors):
     """[(places in the list, int64 tensor of their word sums)], one entry or more a device."""
     groups, out = {}, []
     for place, tensor in enumerate(tensors):
-        flat = words(torch, tensor)
-        if flat.numel() == 0:
-            continue
+        flat, rest = words(torch, tensor)
+        if rest is not None:
+            out.append(([place], rest))
         if flat.numel() > STACKED:
-            out.append(([place], flat.sum(dtype=torch.int64).reshape(1)))
-        else:
+            out.append(([place], flat.sum().reshape(1)))
+        elif flat.numel() > 0:
             groups.setdefault((flat.numel(), flat.device), []).append((place, flat))
     for members in groups.values():
         places, flats = zip(*members)
         stacked = torch.stack(flats) if len(flats) > 1 else flats[0].reshape(1, -1)
-        out.append((list(places), stacked.sum(1, dtype=torch.int64)))
+        out.append((list(places), stacked.sum(1)))
     return out
 
 
@@ -79,8 +82,11 @@ class Digests:
         return self.weights[key]
 
     def digest(self, tensors):
-        """A Lazy hexadecimal digest of the tensors in order."""
+        """A hexadecimal digest of the tensors in order, Lazy where a device has them."""
         torch = self.hub.torch
+        if all(tensor.is_cpu for tensor in tensors):
+            found = (total(torch, tensor) for tensor in tensors)
+            return hexadecimal(sum((2 * i + 1) * GOLDEN * one for i, one in enumerate(found)))
         devices = {}
         for places, summed in sums(torch, tensors):
             entry = devices.setdefault(summed.device, ([], []))
@@ -95,10 +101,16 @@ class Digests:
         return self.hub.Lazy(parts, lambda *numbers: hexadecimal(sum(numbers)))
 
     def each(self, tensors):
-        """A Lazy digest of each tensor by itself."""
-        out = [hexadecimal(0)] * len(tensors)
-        first = weight(0)
+        """A digest of each tensor by itself, Lazy where a device has it."""
+        if all(tensor.is_cpu for tensor in tensors):
+            return [self.digest([tensor]) for tensor in tensors]
+        found, first = {}, weight(0)
         for places, summed in sums(self.hub.torch, tensors):
             for place, value in zip(places, summed.unbind()):
-                out[place] = self.hub.Lazy(value, lambda number: hexadecimal(number * first))
-        return out
+                found.setdefault(place, []).append(value)
+
+        def value(*numbers):
+            return hexadecimal(sum(numbers) * first)
+
+        parts = (found.get(place) for place in range(len(tensors)))
+        return [self.hub.Lazy(part, value) if part else hexadecimal(0) for part in parts]

@@ -328,6 +328,7 @@ class Hub:
             "event": "start",
             "schema": 2,
             "observed": 1,
+            "digest_bits": 64,
             "rank": self.rank(),
             "world": self.world,
             "local_rank": _whole(os.environ, "LOCAL_RANK", 0, 0),

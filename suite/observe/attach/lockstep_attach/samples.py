@@ -18,7 +18,8 @@ SHORT = {
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64",
     "complex128": "c128",
 }  # fmt: skip
-CHUNK = 1 << 22  # elements of a tensor that are turned to FP64 at a time
+CHUNK = 1 << 22  # elements of a tensor that a device turns to FP64 at a time
+CACHED = 1 << 15  # that a CPU does: what is larger leaves its caches
 
 
 def type_name(dtype):
@@ -73,13 +74,18 @@ def norm(torch, tensor, minus=None):
         sparse = tensor.layout == torch.sparse_coo
         tensor = tensor.coalesce().values() if sparse else tensor.to_dense()
     flat = tensor.detach().reshape(-1)
-    if minus is None:
+    other = minus.detach().reshape(-1) if minus is not None else None
+    if other is None and not (flat.is_cpu and flat.numel() > CACHED):
         return torch.linalg.vector_norm(flat, dtype=torch.float64)
-    other = minus.detach().reshape(-1)
-    parts = [
-        torch.linalg.vector_norm(flat[at : at + CHUNK].double() - other[at : at + CHUNK].double())
-        for at in range(0, max(1, flat.numel()), CHUNK)
-    ]
+    chunk = min(max(1, flat.numel()), CACHED if flat.is_cpu else CHUNK)
+    wide, parts = torch.empty(2, chunk, dtype=torch.float64, device=flat.device), []
+    for at in range(0, max(1, flat.numel()), chunk):
+        one = flat[at : at + chunk]
+        part, second = wide[:, : one.numel()]
+        part.copy_(one)
+        if other is not None:
+            part.sub_(second.copy_(other[at : at + chunk]))
+        parts.append(torch.linalg.vector_norm(part))
     return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
 
 
