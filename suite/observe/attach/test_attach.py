@@ -405,7 +405,7 @@ def every_row_of_events_is_written(context):
 def alike_steps_are_shortened(context):
     import copy
 
-    from lockstep_attach.events import SHAPES, SPAN, Alike
+    from lockstep_attach.events import SHAPES, SPAN, Alike, Transfer
 
     def step(number, *calls):
         return {"event": "step", "step": number, "calls": [dict(call) for call in calls]}
@@ -425,9 +425,8 @@ def alike_steps_are_shortened(context):
     ]
     given += [step(9 + k, {"call": "zero_grad", "%d" % k: 0}) for k in range(SHAPES)]
     given += [step(9 + SHAPES + k, dict(forward, left=k), update) for k in range(SPAN + 2)]
-    written, alike = copy.deepcopy(given), Alike()
-    for event in written:
-        alike.shorten(event)
+    alike, transfer = Alike(), Transfer(torch, {})
+    written = [alike.shorten(event, transfer) for event in copy.deepcopy(given)]
     likes = [event.get("like") for event in written]
     assert likes[:8] == [None, 1, 1, None, None, None, 4, 1], likes
     # after so many other shapes it begins anew, and again after SPAN steps

@@ -14,6 +14,7 @@ from .wrapping import Swap, given
 class Autograd:
     def __init__(self, hub):
         self.hub = hub
+        self.by_type = hasattr(hub.torch, "get_autocast_dtype")
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
@@ -44,7 +45,7 @@ class Autograd:
     def autocast(self, device_type):
         """The half type of the autocast region here, or None."""
         torch = self.hub.torch
-        if hasattr(torch, "get_autocast_dtype"):  # 2.4; the functions below are deprecated there
+        if self.by_type:  # since 2.4; the functions below are deprecated there
             if device_type not in ("cuda", "cpu") or not torch.is_autocast_enabled(device_type):
                 return None
             return type_name(torch.get_autocast_dtype(device_type))

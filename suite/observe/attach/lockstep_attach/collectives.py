@@ -4,6 +4,7 @@ written.
 
 import contextlib
 import dis
+import functools
 import inspect
 import os
 import sys
@@ -31,6 +32,7 @@ WATCHED = {
     "batch_isend_irecv": (0, None),
 }  # fmt: skip
 OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+signature = functools.lru_cache(maxsize=None)(inspect.signature)
 VALUES = 4  # numbers of an all_reduce that are written, behind a validation's forwards
 TENSORS = "tensor input input_tensor output tensors input_tensor_list output_tensor_list".split()
 
@@ -143,7 +145,7 @@ class Collectives:
         """The ranks of the call's group, where it is not all of them, and its root, if any."""
         distributed = self.hub.torch.distributed
         try:
-            given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+            given = signature(function).bind_partial(*args, **kwargs).arguments
         except TypeError:  # the call will say so itself
             return {}
         out = {}

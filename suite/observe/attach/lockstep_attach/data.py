@@ -13,7 +13,7 @@ from . import collate
 from .digests import GOLDEN, MASK
 from .rows import Rows
 from .workers import Workers
-from .wrapping import ByObject
+from .wrapping import BEGUN, ByObject
 
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
@@ -99,7 +99,7 @@ class Data:
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset)
         wrap(base, "_next_index", None, self._drawn)
-        wrap(base, "__next__", self._enter_next, self._leave_next)
+        wrap(base, "__next__", BEGUN, self._leave_next)
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
@@ -161,7 +161,10 @@ class Data:
         entry.facts.update(self._facts(loader, result))
         self.hub.misuse.transforms.loader(loader, number, entry.number)
         entry.length = _length(result)
-        entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
+        # the same loader gives the same samples again: of its later passes some are looked at
+        if entry.number < WHOLE or entry.number & (entry.number - 1) == 0:
+            if getattr(result, "_auto_collation", True):
+                entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
         self.workers.seen.add(collate.code_of(loader.collate_fn))
         again = getattr(getattr(result, "_dataset_fetcher", None), "again", None)
         entry.collated = again.found if again is not None else []
@@ -224,7 +227,8 @@ class Data:
             entry.drawn.append(numbers)
         modulus = entry.modulus
         if len(entry.kept) < 2 * KEPT:  # a sampler without end
-            entry.kept.extend(number for number in numbers if number % modulus == 0)
+            kept = numbers if modulus == 1 else [one for one in numbers if one % modulus == 0]
+            entry.kept.extend(kept)
 
     def _content(self, iterator, batch):
         """Digests of some samples as the loop gets them: whether ranks have the same data."""
@@ -250,11 +254,11 @@ class Data:
             entry.stay_whole()
             return
         numbers = entry.drawn.popleft()
-        length = entry.facts.get("length") or len(numbers)
-        places = [
-            place for place, number in enumerate(numbers) if number % -(-length // CONTENTS) == 0
-        ]
-        if not places or len(entry.content) >= CONTENTS:
+        if len(entry.content) >= CONTENTS:
+            return
+        apart = -(-(entry.facts.get("length") or len(numbers)) // CONTENTS)
+        places = [place for place, number in enumerate(numbers) if number % apart == 0]
+        if not places:
             return
         single = not getattr(iterator, "_auto_collation", True)
         tensors = self._tensors(batch, None if single else len(numbers), [])
@@ -412,6 +416,7 @@ ELEMENTS = 64  # of the floating point numbers of a sample
 COLUMNS = 4096  # of the integers of a sample
 KEYS = 2048  # keys of a pass that are written, for the data set's length
 BATCHES = 1024  # of a pass that are looked at
+WHOLE = 8  # passes over a loader that are; of the later ones those whose number is a power of two
 BITS = 48  # of a key: exact in JSON
 
 
@@ -423,7 +428,11 @@ def key_weight(place):
     value = (place + 1) * GOLDEN & MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
-    value = (value ^ value >> 31) | 1
+    return _signed((value ^ value >> 31) | 1)
+
+
+def _signed(value):
+    value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
 

@@ -1,8 +1,10 @@
 """The file of a rank: whole lines, each written at once; and the place of the user's own call."""
 
+import functools
 import inspect
 import json
 import math
+import operator
 import os
 import sys
 import sysconfig
@@ -10,6 +12,9 @@ import sysconfig
 from .wrapping import FILE
 
 TEXT = 300
+LARGEST = 2**53  # whole numbers that every reader of JSON keeps are below it
+SCALARS = {str, int, bool, float, type(None)}
+EXACT = {bool, type(None)}  # that JSON has as they are
 SHAPES = 8  # of steps that are remembered: scripts that train networks in turn have several
 SPAN = 256  # steps, after which one is whole again: rates and scales move away
 
@@ -24,10 +29,21 @@ class Lazy:
         self.make = make
 
 
+def value_of(tensor):
+    """The number that a tensor of one element has now; Lazy where a device has it."""
+    if tensor.is_cpu and not hasattr(type(tensor), "full_tensor"):
+        return _real(tensor.item())
+    return Lazy(tensor.detach().clone())
+
+
 def summed(lazies):
-    """The Lazy sum of some, on the device that has the numbers; None of none."""
+    """The sum of some, Lazy on the device that has the numbers; None of none."""
     lazies, tensors, parts = list(lazies), [], []
-    for lazy in lazies:
+    if len(lazies) > 1 and not any(isinstance(lazy, Lazy) for lazy in lazies):
+        return sum(lazies)
+    for lazy in lazies if len(lazies) > 1 else ():
+        if not isinstance(lazy, Lazy):
+            lazy = Lazy([], functools.partial(float, lazy))
         parts.append((len(tensors), len(lazy.tensors), lazy.make))
         tensors.extend(lazy.tensors)
 
@@ -35,7 +51,7 @@ def summed(lazies):
         values = ((make, numbers[at : at + count]) for at, count, make in parts)
         return sum(make(*part) if make else part[0] for make, part in values)
 
-    return Lazy(tensors, total) if len(parts) > 1 else next(iter(lazies), None)
+    return Lazy(tensors, total) if parts else next(iter(lazies), None)
 
 
 class Late:
@@ -60,14 +76,15 @@ def number(value):
         return None
     if not math.isfinite(value):
         return None
-    return int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+    return int(value) if value.is_integer() and abs(value) < LARGEST else value
 
 
 def _leaves(tree, out):
-    if isinstance(tree, Lazy):
-        out.append(tree)
-    elif isinstance(tree, (dict, list, tuple)):
-        for value in tree.values() if isinstance(tree, dict) else tree:
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        kind = value.__class__
+        if kind is Lazy:
+            out.append(value)
+        elif kind not in SCALARS and isinstance(value, (dict, list, tuple)):
             _leaves(value, out)
 
 
@@ -78,35 +95,36 @@ def _real(value):
     return value.real if value.__class__ is complex else value
 
 
+def _number(tensor):
+    """None of one without a value, or of parts on several ranks, where it takes a collective."""
+    absent = tensor.is_meta or hasattr(type(tensor), "full_tensor")
+    return None if absent else _real(tensor.item())
+
+
 class Transfer:
     """The numbers of Lazy members on their way to the host: from CUDA without waiting for it."""
 
     def __init__(self, torch, tree):
-        leaves = []
-        _leaves(tree, leaves)
-        groups = {}
-        self.values = {}
-        for leaf in leaves:
-            for tensor in leaf.tensors:
-                # of parts on several ranks: a collective
-                if tensor.is_meta or hasattr(tensor, "full_tensor"):
-                    self.values[id(tensor)] = None
-                elif tensor.is_cpu:
-                    self.values[id(tensor)] = _real(tensor.item())
-                else:
-                    groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        self.waiting = []
+        self.values, self.waiting = {}, []
+        if torch.cuda.is_initialized():
+            self._begin(torch, tree)
+
+    def _begin(self, torch, tree):
+        groups, leaves = {}, []
+        _leaves((tree,), leaves)
+        for tensor in (tensor for leaf in leaves for tensor in leaf.tensors):
+            if tensor.is_cuda and not hasattr(type(tensor), "full_tensor"):
+                groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+            else:  # it may be another value once it is written
+                self.values[id(tensor)] = _number(tensor)
         for (device, kind), tensors in groups.items():
             packed = torch.stack([t.detach().reshape(()) for t in tensors])
-            if device.type == "cuda":
-                host = torch.empty(packed.shape, dtype=kind, device="cpu", pin_memory=True)
-                with torch.cuda.device(device):
-                    host.copy_(packed, non_blocking=True)
-                    done = torch.cuda.Event()
-                    done.record()
-                self.waiting.append((done, host, packed, tensors))
-            else:
-                self._keep(tensors, packed)
+            host = torch.empty(packed.shape, dtype=kind, device="cpu", pin_memory=True)
+            with torch.cuda.device(device):
+                host.copy_(packed, non_blocking=True)
+                done = torch.cuda.Event()
+                done.record()
+            self.waiting.append((done, host, packed, tensors))
 
     def _keep(self, tensors, packed):
         for tensor, value in zip(tensors, packed.tolist()):
@@ -122,41 +140,62 @@ class Transfer:
         self.waiting = []
 
     def value(self, lazy):
-        numbers = [self.values[id(tensor)] for tensor in lazy.tensors]
+        values = self.values  # of a process without CUDA there are none: it waits for no number
+        numbers = [values[id(t)] if values else _number(t) for t in lazy.tensors]
         if None in numbers:
             return None
         return lazy.make(*numbers) if lazy.make is not None else numbers[0]
 
 
+def _members(tree, transfer):
+    out = {}
+    for key, value in tree.items():
+        kind = value.__class__
+        if kind is int and -LARGEST < value < LARGEST or kind is str and len(value) <= TEXT:
+            pass
+        elif kind not in EXACT:
+            value = settle(value, transfer)
+        out[key if key.__class__ is str and len(key) <= TEXT else str(key)[:TEXT]] = value
+    return out
+
+
 def settle(tree, transfer):
     """The tree as JSON has it: no Lazy, no number that is not finite, no long text."""
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else None
+    if isinstance(tree, bool) or tree is None:
+        return tree
+    if isinstance(tree, int):
+        return tree if abs(tree) < LARGEST else float(tree)
     if isinstance(tree, Lazy):
         return settle(transfer.value(tree), transfer)
     if isinstance(tree, Late):
         return settle(tree.make(), transfer)
     if isinstance(tree, dict):
-        return {str(key)[:TEXT]: settle(value, transfer) for key, value in tree.items()}
+        return _members(tree, transfer)
     if isinstance(tree, (list, tuple)):
-        return [settle(value, transfer) for value in tree]
-    if isinstance(tree, bool) or tree is None:
-        return tree
-    if isinstance(tree, int):
-        return tree if abs(tree) < 2**53 else float(tree)
-    if isinstance(tree, float):
-        return tree if math.isfinite(tree) else None
+        if set(map(type, tree)) == {int} and -LARGEST < min(tree) <= max(tree) < LARGEST:
+            return list(tree)
+        return [value if value.__class__ in EXACT else settle(value, transfer) for value in tree]
     return text(tree)
 
 
 def merge_calls(calls):
     """Equal calls in a row become one with `times`."""
-    merged = []
+    merged, last = [], None
     for call in calls:
-        if merged and all(merged[-1].get(key) == value for key, value in call.items()):
-            if set(merged[-1]) - {"times"} == set(call):
-                merged[-1]["times"] = merged[-1].get("times", 1) + 1
-                continue
-        merged.append(dict(call))
+        if last is not None and last["call"] == call["call"] and _is_again(call, last):
+            last["times"] = last.get("times", 1) + 1
+        else:
+            last = dict(call)
+            merged.append(last)
     return merged
+
+
+def _is_again(call, last):
+    if all(last.get(key) == value for key, value in call.items()):
+        return set(last) - {"times"} == set(call)
+    return False
 
 
 class Alike:
@@ -165,25 +204,42 @@ class Alike:
     def __init__(self):
         self.whole = {}  # words and members of the calls: (number of the step, its calls)
 
-    def shorten(self, event):
-        """Leaves of the calls of a step what differs from the step that it then names as `like`."""
+    def shorten(self, event, transfer):
+        """A step's event as JSON has it, of its calls only what differs from the step that it then
+        names as `like`.
+        """
         calls, number = event["calls"], event["step"]
-        shape = tuple((call["call"], *call) for call in calls)
+        rest = {name: value for name, value in event.items() if value is not calls}
+        event = _members(rest, transfer)
+        words = [call["call"] for call in calls]
+        if any(map(operator.eq, words, words[1:])):
+            calls = merge_calls(settle(calls, transfer))
+            words = [call["call"] for call in calls]
+        shape = tuple((word, *call) for word, call in zip(words, calls))
         before, known = self.whole.get(shape, (None, None))
         if before is None or number - before >= SPAN:
             if before is None and len(self.whole) >= SHAPES:
                 self.whole.clear()
+            calls = settle(calls, transfer)
             self.whole[shape] = number, calls
-            return
-        event["like"] = before
-        event["calls"] = [
-            {name: value for name, value in call.items() if not _is_same(value, old[name])}
-            for call, old in zip(calls, known)
-        ]
+        else:
+            event["like"] = before
+            calls = [_unlike(call, old, transfer) for call, old in zip(calls, known)]
+        event["calls"] = calls
+        return event
 
 
-def _is_same(one, other):
-    return one == other and one.__class__ is other.__class__
+def _unlike(call, old, transfer):
+    out = {}
+    for name, value in call.items():
+        before = old[name]
+        if value is before:
+            continue
+        if value.__class__ not in SCALARS:
+            value = settle(value, transfer)
+        if value != before or value.__class__ is not before.__class__:
+            out[name] = value
+    return _members(out, transfer)
 
 
 class Writer:
@@ -199,6 +255,7 @@ class Writer:
         self.early = []
         self.queue = []
         self.alike = Alike()
+        self.encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
     def put(self, event, transfer=None):
         if self.closed:
@@ -207,7 +264,11 @@ class Writer:
             if len(self.early) < self.KEPT:
                 self.early.append(event)
             return
-        self.queue.append((event, transfer or Transfer(self.torch, event)))
+        transfer = transfer or Transfer(self.torch, event)
+        if not self.queue and not transfer.waiting:
+            self._write(event, transfer)
+            return
+        self.queue.append((event, transfer))
         # One step may be on its way; what an older one waits for is long done.
         steps = sum(1 for queued, _ in self.queue if queued.get("event") == "step")
         while self.queue and (steps > 1 or self.queue[0][1].ready()):
@@ -217,7 +278,7 @@ class Writer:
     def now(self, event):
         """An event that does not wait for those before it: the process may be killed any moment."""
         if self.file is not None and not self.closed:
-            self._line(json.dumps(event, separators=(",", ":"), allow_nan=False))
+            self._line(self.encode(event))
 
     def flush(self):
         while self.queue:
@@ -243,12 +304,13 @@ class Writer:
 
     def _write(self, event, transfer):
         transfer.finish()
-        event = settle(event, transfer)
-        if "calls" in event:
-            event["calls"] = merge_calls(event["calls"])
         if event["event"] == "step":
-            self.alike.shorten(event)
-        self._line(json.dumps(event, separators=(",", ":"), allow_nan=False))
+            event = self.alike.shorten(event, transfer)
+        else:
+            event = settle(event, transfer)
+            if "calls" in event:
+                event["calls"] = merge_calls(event["calls"])
+        self._line(self.encode(event))
 
     def _line(self, line):
         data = (line + "\n").encode("ascii")
@@ -330,8 +392,10 @@ class Places:
         that is far away. `built`: an object whose constructors, the user's own, are passed over.
         """
         frame, first, between, called = sys._getframe(1), "", 0, ""
+        known = self.known
         while frame is not None:
-            name, packaged = self.name_of(frame.f_code.co_filename)
+            file = frame.f_code.co_filename
+            name, packaged = known.get(file) or self.name_of(file)
             passed = (first and packaged) or (built is not None and _constructs(frame, built))
             if name and not passed:
                 place = "%s:%d" % (name[-(TEXT // 2 - 20) :], frame.f_lineno)

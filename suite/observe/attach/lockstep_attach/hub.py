@@ -46,7 +46,7 @@ def _without_values(torch):
     torch.func (vmap, grad), and in symbolic tracing.
     """
     tracing = getattr(torch.fx, "_symbolic_trace", None)
-    names = ("is_fx_symbolic_tracing", "_get_is_fx_tracing", "is_fx_tracing")
+    names = ("_get_is_fx_tracing", "is_fx_symbolic_tracing", "is_fx_tracing")
     traces = [getattr(tracing, name, None) for name in names]
     transforms = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
     jit = getattr(torch._C, "_get_tracing_state", None)
@@ -57,7 +57,8 @@ def _without_values(torch):
         return any(type(mode).__name__ == "FakeTensorMode" for mode in modes)
 
     trace = next((one for one in traces if one), None)
-    return [found for found in (trace, transforms, jit, count and fake) if found is not None]
+    modes = (lambda: count() and fake()) if count else None
+    return [found for found in (trace, transforms, jit, modes) if found is not None]
 
 
 def _whole(environment, name, default, least):
@@ -144,6 +145,7 @@ class Hub:
         self.compiling = _is_compiling(torch)
         self.without_values = _without_values(torch)
         self.plain_calls = torch._C.DisableTorchFunction
+        self.set_grad = torch._C._set_grad_enabled  # what no_grad() calls
         self.dynamo = Dynamo(torch)
         self.dynamo.skip(Hub.call)
         self.temporary = []  # what undoes a hook or a function that stays only for one call
@@ -191,8 +193,8 @@ class Hub:
         atexit.register(self.at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
-    def wrap(self, owner, name, enter=None, leave=None):
-        return wrap(self, owner, name, enter, leave)
+    def wrap(self, owner, name, enter=None, leave=None, idle=None):
+        return wrap(self, owner, name, enter, leave, idle)
 
     def put(self, event, **members):
         """An event, to be written in its turn."""
@@ -205,22 +207,30 @@ class Hub:
         if self.quiet:
             return None
         begin = time.perf_counter_ns()
-        if self.own.depth == 0:
-            self.own.grad = self.torch.is_grad_enabled()
-        self.own.depth += 1
+        own, grad, set_grad = self.own, self.torch.is_grad_enabled(), self.set_grad
+        if own.depth == 0:
+            own.grad = grad
+        own.depth += 1
         prior = self.dynamo.leave()
         try:
-            if self._capturing() or any(found() for found in self.without_values):
+            if self._capturing():
                 return None
-            with self.plain_calls(), self.torch.no_grad():
-                return function(*arguments)
+            for found in self.without_values:
+                if found():
+                    return None
+            with self.plain_calls():
+                set_grad(False)
+                try:
+                    return function(*arguments)
+                finally:
+                    set_grad(grad)
         except Exception as error:
             self.fail(error)
             return None
         finally:
             self.dynamo.enter(prior)
-            self.own.depth -= 1
-            if self.own.depth == 0:
+            own.depth -= 1
+            if own.depth == 0:
                 self.own_ns += time.perf_counter_ns() - begin
 
     def _capturing(self):

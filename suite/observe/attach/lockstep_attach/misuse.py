@@ -202,8 +202,13 @@ class Targets:
 
     def install(self):
         functional = self.hub.torch.nn.functional
-        self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy)
-        self.hub.wrap(functional, "kl_div", self._enter_kl_div)
+        compiling, idle, steps = self.hub.compiling, self.hub.idle, self.hub.steps
+
+        def unseen():
+            return compiling() or not steps.now.detail or idle()
+
+        self.hub.wrap(functional, "cross_entropy", self._enter_cross_entropy, None, unseen)
+        self.hub.wrap(functional, "kl_div", self._enter_kl_div, None, unseen)
 
     # ---- tokens and labels -----------------------------------------------------------------------
 
@@ -237,7 +242,7 @@ class Targets:
     def _enter_cross_entropy(self, args, kwargs):
         hub = self.hub
         target = given(args, kwargs, "target", 1)
-        if not hub.steps.now.detail or not hub.own.grad or not isinstance(target, hub.torch.Tensor):
+        if not hub.own.grad or not isinstance(target, hub.torch.Tensor):
             return
         if target.is_floating_point():
             return
@@ -282,7 +287,7 @@ class Targets:
         hub, torch = self.hub, self.hub.torch
         logs, target = given(args, kwargs, "input", 0), given(args, kwargs, "target", 1)
         tensors = isinstance(logs, torch.Tensor) and isinstance(target, torch.Tensor)
-        if not hub.steps.now.detail or not tensors or logs.dim() < 2 or logs.numel() < LEAST:
+        if not tensors or logs.dim() < 2 or logs.numel() < LEAST:
             return
         at = hub.places.here()
         if self._are_probabilities(logs):

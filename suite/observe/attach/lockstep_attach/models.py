@@ -51,8 +51,11 @@ def _is_built(module):
 
 def modules_now(torch):
     """(all modules of the process, ids of those that are in another one)."""
-    found = (o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module))
-    modules = [o for o in found if _is_built(o)]
+    kinds = [torch.nn.Module]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    kinds = set(map(id, kinds))  # asking each object's type whether it is one takes longer
+    modules = [o for o in gc.get_objects() if id(type(o)) in kinds and _is_built(o)]
     return modules, {id(child) for m in modules for child in m._modules.values()}
 
 
@@ -300,12 +303,19 @@ class Models:
         # of parts that the script put in eval mode: where, and whether another train() does so
         self.frozen = ByObject()
         self.casts = weakref.WeakKeyDictionary()  # module that was cast to a half type: where
-        self.switching = 0  # depth of Module.train, which calls itself for each child
+        # what zero_grad() does unless it is told
+        self.to_none = int(str(hub.torch.__version__).split(".")[0]) >= 2
+        self.switching = False  # within Module.train, which calls itself for each child
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
         module = torch.nn.Module
-        wrap(module, "train", self._enter_train, self._leave_train)
+        compiling, idle = self.hub.compiling, self.hub.idle
+
+        def switching():
+            return compiling() or self.switching or idle()
+
+        wrap(module, "train", self._enter_train, self._leave_train, switching)
         wrap(module, "zero_grad", self._enter_zero)
         for name in ("to", "half", "bfloat16"):
             wrap(module, name, None, self._cast)
@@ -618,6 +628,8 @@ class Models:
 
     def settle(self):
         """Candidates that no DistributedDataParallel has taken are the job's plain models."""
+        if not self.candidates:
+            return
         candidates, self.candidates = self.candidates, ByObject()
         for module, at in candidates.alive():
             if self.known(module) is None:
@@ -753,25 +765,33 @@ class Models:
     # ---- train, eval, zero_grad ------------------------------------------------------------------
 
     def _enter_train(self, args, kwargs):
-        self.switching += 1
+        self.switching = True
         model, mode = self.known(args[0]), given(args, kwargs, "mode", 1, True)
-        if self.switching == 1:
-            if mode:
-                self.frozen.drop(args[0])
-            elif model is None:
-                at = self.hub.places.here()
-                self.frozen.put(args[0], (at, self._is_in_train(args[0])))
-                self.hub.averages.look_at(args[0])
-        if model is not None and model.kind != "replaced":
+        if mode:
+            self.frozen.drop(args[0])
+        elif model is None:
+            at = self.hub.places.here()
+            self.frozen.put(args[0], (at, self._is_in_train(args[0])))
+            self.hub.averages.look_at(args[0])
+        for known in self._known_in(args[0], model):
             if not mode:
                 self.hub.steps.turn()
             self.hub.misuse.evaluates(not mode)
             word = "train" if mode else "eval"
-            self.hub.steps.note("sync_module", mode=word, model=model.index)
-        if self.switching == 1 and not mode:
+            self.hub.steps.note("sync_module", mode=word, model=known.index)
+        if not mode:
             evaluated = model if model is not None else self._of_inner(args[0])
             if evaluated is not None and evaluated.kind != "replaced":
                 self.hub.still.evaluates(evaluated)
+
+    def _known_in(self, module, model):
+        """`model` of the module, if any, and others that are parts of it."""
+        if model is not None and len(self.models) == 1:
+            parts = [module]
+        else:
+            parts = self.hub.torch.nn.Module.modules(module)
+        found = (self.known(part) for part in parts)
+        return [one for one in found if one is not None and one.kind != "replaced"]
 
     def _is_in_train(self, part):
         """Whether the train() of another module puts it in eval mode."""
@@ -786,7 +806,7 @@ class Models:
         return False
 
     def _leave_train(self, note, args, kwargs, result, error):
-        self.switching -= 1
+        self.switching = False
 
     def _enter_zero(self, args, kwargs):
         model = self.known(args[0]) or self._of_inner(args[0])
@@ -803,8 +823,7 @@ class Models:
 
     def note_zero(self, args, kwargs, params, **members):
         """zero_grad() of these parameters."""
-        default = int(str(self.hub.torch.__version__).split(".")[0]) >= 2
-        members["to_none"] = bool(given(args, kwargs, "set_to_none", 1, default))
+        members["to_none"] = bool(given(args, kwargs, "set_to_none", 1, self.to_none))
         entry = self.hub.steps.note("zero_grad", **members)
         self.hub.scalers.discard(entry, params)
         self.hub.steps.detail.cleared(params)

@@ -24,6 +24,7 @@ SETTINGS = (
     "maximize", "fused",
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
+PLAIN = SETTINGS[1:]  # all but the rate
 
 IDLE = 8  # steps of others after which an optimizer that has never stepped is named
 
@@ -236,17 +237,21 @@ class Optimizers:
     def _plain(self, group):
         """A group's settings that need not be read from a device, but for the rate."""
         tensor = self.hub.torch.Tensor
-        known = [k for k in SETTINGS if k != "lr" and k in group]
-        return {k: group[k] for k in known if not isinstance(group[k], tensor)}
+        return {k: group[k] for k in PLAIN if k in group and not isinstance(group[k], tensor)}
 
     def _changed(self, optimizer, entry):
         """[of each group: settings that are no longer the event's], or None without any."""
-        out = []
+        out, tensor = [], self.hub.torch.Tensor
         for place, group in enumerate(optimizer.param_groups):
             before = entry.groups[place] if place < len(entry.groups) else {}
-            now = self._plain(group).items()
-            out.append({k: self.value(v) for k, v in now if k not in before or before[k] != v})
-        return out if any(out) else None
+            for key in PLAIN:
+                now = group.get(key, entry)
+                if now is before.get(key, entry) or now is entry or isinstance(now, tensor):
+                    continue
+                if key not in before or before[key] != now:
+                    out = out or [{} for _ in optimizer.param_groups]
+                    out[place][key] = self.value(now)
+        return out or None
 
     def value(self, value):
         """A setting as JSON has it; a tensor is read later."""

@@ -4,6 +4,7 @@ import itertools
 import time
 import weakref
 
+from .events import value_of
 from .losses import behind, is_plain, nodes_from
 from .samples import type_name
 from .wrapping import ByObject, given
@@ -197,20 +198,20 @@ class Scalers:
         by the tensor, by its graph or by its order; dropped: scale() was called and what goes
         backward is not computed from its result.
         """
-        Lazy = self.hub.Lazy
         for ref, loss, index, _ in self.scaled:
             if ref() is tensor:
-                return Lazy(loss), index, False
+                return value_of(loss), index, False
         origin = self._origin(tensor.grad_fn) if self.scaling else False
         scales = [(index, scale) for _, _, index, scale in self.scaled if scale is not None]
         if origin is False or (origin is None and not scales):
-            return Lazy(tensor.detach().clone()), None, origin is False and bool(self.scaled)
+            return value_of(tensor), None, origin is False and bool(self.scaled)
         # scaled and then changed: divided by the number of micro-steps, summed with others
         index, scale = scales[-1] if origin is None else origin[1:]
         value = tensor.detach().clone()
         if scale is None:
-            return Lazy(value), index, False
-        return Lazy([value, scale], lambda value, by: value / by if by else None), index, False
+            return value_of(value), index, False
+        both = self.hub.Lazy([value, scale], lambda value, by: value / by if by else None)
+        return both, index, False
 
     def gone_backward(self):
         self.scaled = []

@@ -12,7 +12,7 @@ SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
 CHANGES = 16  # steps that are looked at in detail because something has changed
 SHAPE = "call at model sync grad training autocast".split()  # of a call: what it does
-NAMED = "at op elements type reduce ranks root model grad sync mode of optimizer".split()
+NAMED = "call at op elements type reduce ranks root model grad sync mode of optimizer".split()
 
 
 class Schedule:
@@ -110,7 +110,7 @@ class Trail:
     def __init__(self, hub):
         self.hub = hub
         self.memory = None
-        self.known = {}
+        self.known = {}  # by members: the number as it is written
         self.late = []  # events of numbers that the file of the rank does not have yet
         self.count = 0
 
@@ -137,7 +137,7 @@ class Trail:
                 self.add(entry)
 
     def add(self, entry):
-        key = (entry["call"], *map(entry.get, NAMED))
+        key = tuple(map(entry.get, NAMED))
         if key[-1].__class__ is Late:  # an optimizer that has no number yet
             key = (*key[:-1], None)
         number = self.known.get(key)
@@ -145,22 +145,23 @@ class Trail:
             number = self._learn(key)
         if self.memory is not None and self.count < SLOTS:
             begin = 11 + 5 * self.count
-            self.memory[begin : begin + 6] = b"%04x \0" % number
+            self.memory[begin : begin + 6] = number
             self.count += 1
 
     def _learn(self, key):
-        if len(self.known) >= KINDS:
-            return 0
-        number = self.known[key] = len(self.known) + 1
-        event = {"event": "call", "number": number, "call": key[0]}
-        for name, value in zip(NAMED, key[1:]):
+        number = len(self.known) + 1
+        if number > KINDS:
+            return b"%04x \0" % 0
+        written = self.known[key] = b"%04x \0" % number
+        event = {"event": "call", "number": number}
+        for name, value in zip(NAMED, key):
             if value is not None:
                 event[name] = text(value) if value.__class__ is str else value
         if self.memory is not None:
             self.hub.writer.now(event)
         else:
             self.late.append(event)
-        return number
+        return written
 
     def close(self):
         """Also in a forked child, whose parent goes on with the file."""

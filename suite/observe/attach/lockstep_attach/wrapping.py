@@ -3,6 +3,7 @@ module does.
 """
 
 import functools
+import time
 import types
 import weakref
 
@@ -10,6 +11,9 @@ import weakref
 # it takes for import's: a warning that torch gives about its caller names the user's line, as
 # without this module.
 FILE = "<lockstep importlib._bootstrap>"
+
+
+BEGUN = object()  # as `enter`: nothing is looked at but the clock
 
 
 def given(args, kwargs, name, place, default=None):
@@ -82,13 +86,17 @@ def _stand_in(original, idle, enter, leave, swap):
     return wrapper
 
 
-def stand_in(hub, original, enter=None, leave=None):
-    """A function that calls enter(args, kwargs) -> note, the original, and leave(note, args,
-    kwargs, result, error).
+def stand_in(hub, original, enter=None, leave=None, idle=None):
+    """A function that calls enter(args, kwargs) -> note (BEGUN: the time), the original, and
+    leave(note, args, kwargs, result, error); the original alone where idle().
     """
+    idle = idle or hub.idle
 
     def guarded_enter(args, kwargs):
         return hub.call(enter, args, kwargs) if enter is not None else None
+
+    def begun(args, kwargs):
+        return time.perf_counter_ns()
 
     def guarded_leave(note, args, kwargs, result, error):
         if leave is not None:
@@ -96,9 +104,10 @@ def stand_in(hub, original, enter=None, leave=None):
         if hub.quiet and hub.temporary:
             hub.sweep()
 
-    made = _stand_in(original, hub.idle, guarded_enter, guarded_leave, Swap)
+    begin = begun if enter is BEGUN else guarded_enter
+    made = _stand_in(original, idle, begin, guarded_leave, Swap)
     made = _in_file(hub, made, original)
-    for function in (guarded_enter, guarded_leave, hub.idle):
+    for function in (begin, guarded_leave, idle):
         hub.dynamo.skip(function)
     made._ls_original = original
     made._ls_self = made
@@ -132,7 +141,7 @@ class Switch:
         setattr(owner, name, _in_file(hub, made, original))
 
 
-def wrap(hub, owner, name, enter=None, leave=None):
+def wrap(hub, owner, name, enter=None, leave=None, idle=None):
     """Replaces a function of a module or a method of a class, once. False: there is none."""
     original = vars(owner).get(name, getattr(owner, name, None))
     kind = type(original)
@@ -141,7 +150,7 @@ def wrap(hub, owner, name, enter=None, leave=None):
     ours = getattr(function, "_ls_self", None) is function
     if ours or not isinstance(function, types.FunctionType):
         return False
-    made = stand_in(hub, function, enter, leave)
+    made = stand_in(hub, function, enter, leave, idle)
     if isinstance(owner, types.ModuleType):
         made.__module__, made.__qualname__ = owner.__name__, name  # where pickle finds it
     setattr(owner, name, kind(made) if kind in (classmethod, staticmethod) else made)
