@@ -13,7 +13,7 @@ from . import collate
 from .digests import GOLDEN, MASK
 from .rows import Rows
 from .workers import Workers
-from .wrapping import BEGUN, ByObject
+from .wrapping import ByObject
 
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
@@ -99,7 +99,7 @@ class Data:
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset)
         wrap(base, "_next_index", None, self._drawn)
-        wrap(base, "__next__", BEGUN, self._leave_next)
+        wrap(base, "__next__", self._enter_next, self._leave_next)
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:

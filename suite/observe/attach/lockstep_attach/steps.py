@@ -303,7 +303,6 @@ class Steps:
         now = time.perf_counter_ns()
         total = now - self.begun_ns
         self.done = step.number
-        hub.last_step_ns = now
         samples = self.detail.close(step)
         event = self._event(step, samples)
         early = step.digest is not None
