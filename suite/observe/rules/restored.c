@@ -352,7 +352,9 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
     int64_t saved = last_save(&trace->before->rank[0], path);
     const ls_event *now = ls_pass_trained(&trace->rank[0], 0);
     const ls_event *before = last_pass(&trace->before->rank[0], saved);
+    /* a pass whose first batches are skipped is the rest of one: judge_rest */
     if (saved < 0 || now == NULL || before == NULL || !ls_event_bool(now, shuffle, false) ||
+        ls_event_to_int(ls_event_at(ls_event_list(now, used), 0), 0) > 0 ||
         ls_event_int(now, count, 0) < few.value || !ls_event_bool(now, indices, true) ||
         ls_event_text(now, order, "")[0] == '\0' || !ls_event_same(now, before, order)) {
         return;
@@ -514,6 +516,30 @@ static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_
     }
 }
 
+/* The rest is of another order than the pass that was cut. Samplers that tell an epoch draw by it.
+ */
+static void report_rest(const rest *r, const char *at, ls_observe_finding *out)
+{
+    int had = ls_event_int(r->cut, sampler_epoch, -1), has = ls_event_int(r->on, sampler_epoch, -1);
+    if (had < 0 || has < 0 || had == has) {
+        ls_finding_explain(
+            out, at,
+            "the job goes on within a pass, and draws its rest from another order than the one "
+            "that was cut",
+            "restore the random state with which the pass began before its order is drawn, or "
+            "save the order");
+        return;
+    }
+    const char *set = ls_event_text(r->on, epoch_at, "");
+    ls_finding_blame(out, set[0] != '\0' ? set : ls_event_text(r->on, at, ""),
+                     "call set_epoch with the epoch that the file cut before its rest is drawn, "
+                     "also on a loader or sampler that is built to skip batches");
+    ls_verdict_cause(&out->verdict,
+                     "the sampler's epoch is not that of the pass that was cut: the job goes on "
+                     "within epoch %d, and draws its rest in the order of epoch %d",
+                     had, has);
+}
+
 /* What was trained of a pass before the file, and behind it, is the data set: no sample twice, but
  * for those that fill up each rank's last batch. */
 static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -521,12 +547,14 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0);
     const char *path = ls_event_text(load, path, "");
     int writer = 0;
-    const ls_event *save = written_by(trace->before, path, &writer), *rng;
+    const ls_event *save = written_by(trace->before, path, &writer);
+    const ls_event *rng = last_restore(&trace->rank[0], "rng");
     int length = 0, batch = 0;
     unsigned char *early = NULL, *late = NULL;
     bool known = save != NULL;
+    rest r = {0};
     for (int k = 0; k < trace->world && known; k++) {
-        rest r = {0};
+        r = (rest){0};
         known = find_rest(trace, k, ls_saved_step(save), &r);
         if (known && k == 0) {
             length = ls_job_count(r.on, length);
@@ -548,17 +576,12 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
             again += early[i] > 0 && late[i] > 0;
             never += early[i] == 0 && late[i] == 0;
         }
-        rng = last_restore(&trace->rank[0], "rng");
         if (again > fill) {
-            ls_finding_set(
-                out, LS_FAIL, ls_event_text(rng != NULL ? rng : load, at, ""),
-                "the job goes on within a pass, and draws its rest from another order than the one "
-                "that was cut",
-                "restore the random state with which the pass began before its order is drawn, or "
-                "save the order",
-                "%d of %d samples were trained on before %.100s was written and come again in the "
-                "rest of the pass, and %d never come",
-                again, length, path, never);
+            ls_verdict_fail(&out->verdict,
+                            "%d of %d samples were trained on before %.100s was written and come "
+                            "again in the rest of the pass, and %d never come",
+                            again, length, path, never);
+            report_rest(&r, ls_event_text(rng != NULL ? rng : load, at, ""), out);
         }
     }
     free(early);

@@ -207,6 +207,12 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define DREW(...) DREW_BY("\"batch\":2", __VA_ARGS__)
 #define CUT(kept) \
     "2x " STEP("0.2") ";" DREW("false", "4", "[0,1]", kept, "1", "3") ";" SAVED("last.pt", "2")
+#define IN_EPOCH(epoch, whole, given, used, kept)                                            \
+    DREW_BY("\"batch\":2,\"sampler_epoch\":" epoch ",\"epoch_at\":\"train.py:33\"", whole, given, \
+            used, kept, "1", "3")
+#define CUT_IN(epoch)                                                                         \
+    "2x " STEP("0.2") ";" IN_EPOCH(epoch, "false", "4", "[0,1]", "[0,1,2,3]") ";" SAVED(      \
+        "last.pt", "2")
 #define GOES_ON BEGIN "2x " STEP("0.2") ";"
 #define MARKED(event, names, marks) \
     event ",\"at\":\"train.py:10\",\"moments\":" names ",\"marks\":" marks "}"
@@ -295,6 +301,14 @@ static const struct {
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW_BY("\"given\":2", "true", "4", "[0,1]", "[1,2,3,4]", "1", "3"), LS_FAIL,
      "and 3 never come"},
+    /* by the sampler's epoch, at set_epoch; the same epoch by another seed */
+    {"/a/", CUT_IN("1"), GOES_ON IN_EPOCH("0", "true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]"), LS_FAIL,
+     "the sampler's epoch is not that of the pass that was cut: the job goes on within epoch 1, "
+     "and draws its rest in the order of epoch 0 | train.py:33"},
+    {"/a/", CUT_IN("1"), GOES_ON IN_EPOCH("1", "true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]"), LS_FAIL,
+     "from another order than the one that was cut | train.py:9"},
+    {"/a/", CUT_IN("1"), GOES_ON IN_EPOCH("1", "true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]"), LS_PASS,
+     ""},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]", "1", "3"),
      LS_PASS, ""},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "4", "[0,1]", "[2,3,4,5]", "1", "3"), LS_PASS,

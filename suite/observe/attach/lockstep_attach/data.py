@@ -81,6 +81,7 @@ class Data:
     def __init__(self, hub):
         self.hub = hub
         self.built = ByObject()  # where objects of the script's were built
+        self.epochs = ByObject()  # where set_epoch was last called
         self.open = {}  # id of an iterator: its pass
         self.loaders = ByObject()  # their numbers
         self.passes = {}  # number of a loader: passes that have begun
@@ -95,6 +96,7 @@ class Data:
         samplers = (data.WeightedRandomSampler, data.distributed.DistributedSampler)
         for kind in (loader.DataLoader, data.Subset, *samplers):
             wrap(kind, "__init__", None, self._built)
+        wrap(samplers[1], "set_epoch", None, self._epoch_set)
         self.workers.install()
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset)
@@ -106,6 +108,9 @@ class Data:
             self.hub.misuse.transforms.parted(args[0])
         if error is None:
             self.built.put(args[0], self.hub.places.here(built=args[0]))
+
+    def _epoch_set(self, note, args, kwargs, result, error):
+        self.epochs.put(args[0], self.hub.places.here())
 
     # ---- a pass begins ---------------------------------------------------------------------------
 
@@ -214,7 +219,10 @@ class Data:
         loader = entry.loader() if entry.count == 0 and entry.loader is not None else None
         if loader is not None and "sampler_epoch" in entry.facts:
             # set_epoch() may come after iter(): its sampler reads the epoch when it first draws
-            entry.facts["sampler_epoch"] = self._sampler(loader).epoch
+            sampler = self._sampler(loader)
+            entry.facts["sampler_epoch"] = sampler.epoch
+            if self.epochs.get(sampler):
+                entry.facts["epoch_at"] = self.epochs.get(sampler)
         drawn = result if isinstance(result, (list, tuple)) else [result]
         try:
             numbers = array.array("q", [int(index) for index in drawn])
