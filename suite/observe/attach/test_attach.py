@@ -218,7 +218,7 @@ MEMBERS = {
 CALLS = {
     "forward": "model at training grad autocast type",
     "scale": "scaler type at",
-    "backward": "at loss type scaled autocast sync",
+    "backward": "at type scaled autocast sync",
     "unscale": "scaler optimizer at found_inf inside",
     "clip": "how limit norm norm_type params at",
     "scaler_step": "scaler optimizer at found_inf stepped",

@@ -6,7 +6,7 @@ import types
 from . import losses as graphs
 from . import script_text
 from .events import summed
-from .losses import is_of_this_rank, made, misuse
+from .losses import is_of_this_rank, made, misuse, multiplied
 from .samples import type_name
 from .wrapping import Swap, given
 
@@ -128,9 +128,10 @@ class Autograd:
         device = hub.models.device()
         sync = hub.models.synced()
         place = {} if sync or not hub.models.no_sync_at else {"no_sync": hub.models.no_sync_at}
+        scalar = {"loss": loss} if loss is not None else {}
         entry = hub.steps.note(
             "backward",
-            loss=loss,
+            **scalar,
             type=type_name(roots[0].dtype) if roots else None,
             scaled=losses[0][1] if losses else None,
             autocast=self.autocast(device.type if device is not None else "cpu"),
@@ -141,6 +142,11 @@ class Autograd:
             entry["bypassed"], hub.models.bypassed = hub.models.bypassed, None
         if losses and losses[0][2]:
             entry["dropped"] = True
+        hub.steps.now.unused += 1
+        if len(roots) == len(losses) == 1 and losses[0][1] is None:
+            by = multiplied(hub.torch, roots[0], given(args, kwargs, "grad_tensors", 1))
+            if by is not None:
+                entry["multiplied"] = by
         if losses and losses[0][1] is not None:
             hub.steps.now.pending += 1
             if hub.scalers.scaled_penalty():

@@ -23,7 +23,7 @@ class Detail:
         self.cut = set()  # names whose gradients a zero_grad cleared after a backward pass
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.whole = {}  # id of a parameter: its copy before the optimizer's step
-        self.found = []  # (names, found_inf tensor) of optimizers that unscale by themselves
+        self.found = []  # (names, found_inf, call) of optimizers that unscale by themselves
         self.closure = False
         self.again_note = "not a step that is run again"
         self.again_told = {}  # what else the samples' metadata says of it
@@ -193,7 +193,7 @@ class Detail:
             # such an optimizer leaves the unscaled gradients in .grad
             self._grads("grad", params)
             self._grads("used", params)
-            self.found.append((names, found_inf))
+            self.found.append((names, found_inf, self.hub.steps.now.calls[-1]))
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -226,9 +226,12 @@ class Detail:
         )
 
     def _clear_skipped(self):
-        for names, found_inf in self.found:
+        for names, found_inf, call in self.found:
             if float(found_inf) == 0:
                 continue
+            updates = [self.norms.get(name, {}).get("update") for name in names]
+            if any(update is not None and float(update) != 0 for update in updates):
+                call["overrode"] = True
             for name in names:
                 for kind in ("next/", "used/", "grad/"):
                     self.taken.pop(kind + name, None)

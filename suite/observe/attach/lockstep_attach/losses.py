@@ -65,6 +65,47 @@ def _constant(torch, node):
     return None
 
 
+def multiplied(torch, tensor, grad):
+    """What the script multiplied a scalar by before it goes backward, `grad` included: a number, or
+    a Lazy of what is on a device; None: nothing is known, or nothing.
+    """
+    node, left, by, factors = tensor.grad_fn, 8, 1.0, []
+    if isinstance(grad, (list, tuple)) and len(grad) == 1:
+        grad = grad[0]
+    if isinstance(grad, torch.Tensor) and grad.numel() == 1:
+        factors.append((grad, 1))
+    while node is not None and left > 0:
+        left -= 1
+        word = _word(node)
+        if word in ("Mul", "Div"):
+            sign = 1 if word == "Mul" else -1
+            found = (_saved(node, name) for name in ("_saved_other", "_saved_self"))
+            factor = next((one for one in found if one is not None), None)
+            if isinstance(factor, torch.Tensor) and factor.numel() == 1:
+                factors.append((factor, sign))
+            elif isinstance(factor, (int, float)) and factor:
+                by *= float(factor) ** sign
+            else:
+                break
+        elif word not in SAME:
+            break
+        node = _parent(node)
+    for factor, sign in factors:
+        if factor.is_cpu and float(factor):
+            by *= float(factor) ** sign
+    device = [(f.detach().reshape(()).clone(), sign) for f, sign in factors if not f.is_cpu]
+    if not device:
+        return by if by != 1 else None
+
+    def product(*values):
+        out = by
+        for value, (_, sign) in zip(values, device):
+            out *= float(value) ** sign if value else 1
+        return out
+
+    return Lazy([factor for factor, _ in device], product)
+
+
 def _reduction(node):
     """(word, elements, first dimension) of a node that makes one number of many, or None."""
     word = _word(node)

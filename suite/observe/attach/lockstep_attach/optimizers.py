@@ -173,6 +173,7 @@ class Optimizers:
             "class": "%s.%s" % (kind.__module__, kind.__qualname__),
             "rule": self.rule(optimizer),
             "at": entry.at,
+            "step_at": self._step_place(type(optimizer)),
             "state": sum(1 for p in self.params(optimizer) if optimizer.state.get(p)),
             "rate_at": where,
             "spared": spared,
@@ -182,6 +183,13 @@ class Optimizers:
             "restored": entry.restored,
             "groups": groups,
         }
+
+    def _step_place(self, kind):
+        """Where the user's code defines its step; None where a package does."""
+        step = inspect.unwrap(_owner(kind).__dict__.get("step"))
+        code = getattr(step, "__code__", None)
+        name, packaged = self.hub.places.name_of(code.co_filename) if code else ("", True)
+        return self.hub.places.of(step) if name and not packaged else None
 
     def rule(self, optimizer):
         """The update rule by the class that defines its step; "" where it is not known."""

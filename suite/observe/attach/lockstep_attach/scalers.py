@@ -217,14 +217,16 @@ class Scalers:
         self.scaled = []
 
     def discard(self, entry, params):
-        """zero_grad() comes: the gradients of scaled losses that no step was asked for are lost.
-        Whether they are finite says whether the script hides an overflow from the scaler.
+        """zero_grad() comes: gradients that no step was asked for are lost. Whether they are finite
+        says whether the script skips an overflow, and hides it from a scaler.
         """
         step = self.hub.steps.now
-        pending, step.pending = step.pending, 0
-        if not pending or step.asked:
+        pending, unused = step.pending, step.unused
+        step.pending = step.unused = 0
+        if step.asked or not unused:
             return
-        entry["discards"] = pending
+        if pending:
+            entry["discards"] = pending
         if self.checks == 0:
             return
         self.checks -= 1

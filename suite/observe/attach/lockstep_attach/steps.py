@@ -89,6 +89,7 @@ class Step:
         self.asked = False  # an optimizer was asked to step
         self.changed = set()  # what no call shows: a pass has ended, a group was added
         self.pending = 0  # scaled backward calls whose gradients no scaler or zero_grad has seen
+        self.unused = 0  # backward calls that no step or zero_grad has followed
         self.forward = False  # a training forward of a known model was seen
         self.tail = None  # place in calls of the first forward in eval mode after that
         self.losses = []
@@ -265,7 +266,7 @@ class Steps:
         index = self.hub.optimizers.index_of(optimizer)
         self.schedule.stepped(index, self.now.number, self.now.detail)
         self.now.asked = True
-        self.now.pending = 0
+        self.now.pending = self.now.unused = 0
         self.now.did.append(did)
         self.hub.models.hold()
         self.hub.optimizers.hold()
