@@ -85,125 +85,13 @@ static void judge_emptied(const zeroes *z, ls_observe_finding *out)
                    z->emptied_rank, z->emptied_step, z->emptied, z->attempts);
 }
 
-/* ---- gradients that are thrown away ---------------------------------------------------------- */
-
-/* A backward and what it was of. */
-typedef struct pass {
-    const char *at, *input; /* of the last training forward before it, or "" */
-    bool local;             /* within no_sync */
-    bool of_input;          /* that forward's input wants a gradient itself: an attack, a penalty */
-} pass;
-
-/* The backward calls of a rank since the last attempt to step. */
-typedef struct waste {
-    int steps;         /* attempts with a backward before them */
-    int like, local;   /* of them, those with passes thrown away: like the one that counts, or
-                          within no_sync */
-    int passes;        /* thrown away, in the last of them */
-    const char *clear; /* where */
-    int waiting, lost; /* passes that may still be used; passes that were cleared */
-    pass last, thrown; /* the last one; the last that was cleared */
-    const char *input; /* of the last training forward */
-    bool of_input;
-} waste;
-
-/* Whether no optimizer has a gradient to step by. */
-static bool none_pending(const ls_calls *calls)
-{
-    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
-        if ((calls->optimizers >> o & 1) != 0 && ls_calls_pending(&calls->optimizer[o]) > 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A step has been taken: were passes before it cleared that were like its own? A pass over the same
- * inputs (as of sharpness-aware steps), or with gradients of its inputs, has another purpose. */
-static void end_waste(waste *w)
-{
-    const pass *kept = &w->last, *thrown = &w->thrown;
-    w->steps += w->waiting > 0;
-    if (w->waiting > 0 && w->lost > 0 && !thrown->of_input && thrown->input[0] != '\0' &&
-        kept->input[0] != '\0' && strcmp(thrown->input, kept->input) != 0) {
-        bool like = strcmp(thrown->at, kept->at) == 0;
-        w->like += like;
-        w->local += !like && thrown->local;
-        w->passes = w->lost;
-    }
-    w->waiting = w->lost = 0;
-}
-
-/* `before`: the call that the state of `calls` holds the effect of. */
-static void follow_waste(const ls_calls *calls, const ls_call *before, waste *w)
-{
-    if (before == NULL) {
-        return;
-    }
-    if (ls_calls_is_attempt(before)) {
-        end_waste(w);
-    } else if (before->kind == LS_CALL_BACKWARD) {
-        w->waiting += before->times;
-        w->last = (pass){before->at, w->input, ls_calls_flag(before, sync) == 0, w->of_input};
-    } else if (before->kind == LS_CALL_ZERO_GRAD || before->kind == LS_CALL_FORWARD) {
-        if (w->waiting > 0 && none_pending(calls)) {
-            w->lost += w->waiting;
-            w->waiting = 0;
-            w->thrown = w->last;
-            w->clear = before->at;
-        }
-        if (ls_calls_is_training(before)) {
-            w->input = ls_calls_text(before, input);
-            w->of_input = ls_calls_flag(before, input_grad) == 1;
-        }
-    }
-}
-
-static void judge_waste(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
-{
-    ls_calls calls;
-    waste w = {.clear = "", .input = "", .last = {"", "", false, false}};
-    const ls_call *before = NULL;
-    ls_calls_start(&calls, &trace->rank[rank]);
-    for (bool more = true; more; before = calls.call) {
-        more = ls_calls_next(&calls);
-        follow_waste(&calls, before, &w);
-    }
-    bool like = w.like >= twice.value && w.like >= half.value * w.steps;
-    if ((!like && (w.local < twice.value || w.local < half.value * w.steps)) ||
-        ls_factor_is_made_by_hand(trace, rank)) {
-        return;
-    }
-    const char *copied = ls_event_text(ls_job_optimizer(&trace->rank[rank], 0), copies_at, "");
-    LS_TEXT(kept, 120, "; the script copies gradients at %.80s", copied);
-    ls_finding_set(out, like && copied[0] == '\0' ? LS_FAIL : LS_WEAK, w.clear,
-                   "zero_grad() for every batch: of the batches of a step only the last one counts",
-                   "to accumulate, call zero_grad() once a step, after optimizer.step()",
-                   "rank %d: in %d of %d steps gradients of other batches (%d in the last of them) "
-                   "were cleared before any optimizer had stepped by them%s",
-                   rank, like ? w.like : w.local, w.steps, w.passes, copied[0] != '\0' ? kept : "");
-}
-
-static bool uses_closure(const ls_observe_trace *trace)
-{
-    const ls_event *remark;
-    for (int k = 0; k < trace->world; k++) {
-        ls_event_each(remark, ls_trace_events(&trace->rank[k], attach)) {
-            if (strstr(ls_event_text(remark, error, ""), "closure") != NULL) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     zeroes z = {0};
     if (ls_job_has_no_tensors(trace, out)) {
         return;
     }
-    if (uses_closure(trace)) {
+    if (ls_used_closure(trace)) {
         ls_verdict_set(
             &out->verdict, LS_UNSUPPORTED,
             "gradients are computed and cleared by a closure inside the optimizer's step");
@@ -222,9 +110,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
     }
     judge_emptied(&z, out);
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
-        ls_observe_finding one = {0};
-        judge_waste(trace, k, &one);
-        ls_finding_guess(out, &one);
+        ls_thrown_judge_cleared(trace, k, out);
     }
     if (!z.shown) {
         ls_calls_keep_worst(out, &z.first);

@@ -548,6 +548,7 @@ static const ls_tol one_product =
 typedef struct chain {
     int unscale, clip, step;
     double scale; /* of its scaler; 1 without one, NaN where it is not known */
+    bool itself;  /* it unscales within its step, and may leave .grad as it is */
 } chain;
 
 static double scale_of(const ls_observe_step *step, int scaler)
@@ -566,7 +567,7 @@ static double scale_of(const ls_observe_step *step, int scaler)
 /* A clip belongs to the optimizer that steps next. */
 static chain chain_of(const ls_observe_step *step, int optimizer)
 {
-    chain found = {-1, -1, -1, 1};
+    chain found = {-1, -1, -1, 1, false};
     int scaler = -1;
     for (int c = 0; c < step->call_count; c++) {
         const ls_call *call = &step->call[c];
@@ -583,6 +584,27 @@ static chain chain_of(const ls_observe_step *step, int optimizer)
     }
     found.scale = scaler >= 0 ? scale_of(step, scaler) : 1;
     return found;
+}
+
+/* What the script divided by itself what its own loss scale multiplied: one number over all
+ * backward calls of a step without GradScaler; 1: none. */
+static double own_scale(const ls_observe_step *step)
+{
+    double by = 0;
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        double now = ls_event_number(call->json, multiplied, 1);
+        by = by == 0 || by == now ? now : 1;
+    }
+    return by > 1 ? by : 1;
+}
+
+/* A class of the script's own whose step is handed the scale: it may leave .grad as it is. */
+static bool unscales_itself(const ls_observe_rank *rank, const ls_observe_step *step, int optimizer,
+                            const chain *c)
+{
+    return c->unscale < 0 && c->step >= 0 &&
+           ls_event_int(step->call[c->step].json, scaled, -1) >= 0 &&
+           ls_event_has(ls_job_optimizer(rank, optimizer), step_at);
 }
 
 /* The optimizer that holds the parameter and stepped, or would have; -1: none. */
@@ -704,6 +726,7 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
         !ls_samples_overflow(before)) {
         double inverse = (float)(1 / c->scale);
         change what = classify(before, &grad, inverse, c->scale, &all->factor);
+        what = what == CHANGE_SCALED && c->itself ? CHANGE_NONE : what;
         add_change(samples, rank, name, "the reduction", "the unscaled gradient", what, all);
     }
     const ls_values *last = clipped.v != NULL && !clip_first ? &clipped
@@ -712,6 +735,9 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     if (last->v != NULL && used.v != NULL && last->count == used.count &&
         !ls_samples_overflow(last) && !ls_samples_equal(last, &used)) {
         change what = classify(last, &used, 1, c->scale, &all->factor);
+        bool own = what == CHANGE_FACTOR && c->scale == 1 &&
+                   ls_factor_is_near(all->factor * own_scale(samples->step[rank]), 1);
+        what = own ? CHANGE_NONE : what;
         const char *from = last == &clipped ? "clipping"
                            : last == &grad  ? "unscaling"
                                             : "the reduction";
@@ -735,6 +761,7 @@ static void judge_unscaled_step(const ls_samples *samples, changes *all)
                 continue;
             }
             chain c = chain_of(samples->step[k], optimizer);
+            c.itself = unscales_itself(rank, samples->step[k], optimizer, &c);
             judge_chain(samples, k, name, &c, all);
             int at = c.step >= 0 ? c.step : c.unscale;
             all->at = samples->step[k]->call[at].at;

@@ -289,7 +289,7 @@ void ls_rules_precision_autocast(const ls_observe_trace *trace, ls_observe_findi
     if (judge_open_region(trace, out)) {
         return;
     }
-    if (p.f16 > 0 && !p.scaled && p.backwards > 0) {
+    if (p.f16 > 0 && !p.scaled && p.backwards > 0 && !ls_own_scale(trace)) {
         ls_observe_finding one = {0};
         bool wholly_half = p.f16_params > 0 && p.f16_params == p.params;
         ls_finding_set(

@@ -40,6 +40,17 @@ int ls_still_judge_shadows(const ls_observe_trace *trace, int rank, ls_observe_f
 /* Returns the number of validations whose weights are known. */
 int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out);
 
+/* used.c: the most backward passes of a rank that reached no step; whether gradients are made by
+ * closures, within steps; and batches of a step whose gradients are cleared for the next one. */
+int ls_used_lost(const ls_observe_trace *trace);
+bool ls_used_closure(const ls_observe_trace *trace);
+void ls_thrown_judge_cleared(const ls_observe_trace *trace, int rank, ls_observe_finding *out);
+
+/* own.c: whether the script scales its losses by itself; and the judgement of its scale, false:
+ * there is none. */
+bool ls_own_scale(const ls_observe_trace *trace);
+bool ls_own_scale_judge(const ls_observe_trace *trace, ls_observe_finding *out);
+
 /* split.c: why replicas that were equal hold different values after a step. */
 /* Two ranks that differ after a step. */
 typedef struct ls_split {

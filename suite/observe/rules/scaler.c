@@ -318,6 +318,9 @@ static void judge_steps(const ls_observe_trace *trace, seen *sum, ls_observe_fin
 void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     seen sum = {.scale = NAN};
+    if (trace->attached && !ls_calls_use_scaler(trace) && ls_own_scale_judge(trace, out)) {
+        return;
+    }
     if (!concerns(trace, out)) {
         return;
     }
@@ -454,11 +457,40 @@ static bool changed(const ls_observe_step *before, const ls_observe_step *now,
     return a != NULL && b != NULL && strcmp(a, b) != 0;
 }
 
+/* In a skipped step, the call of an optimizer that the scaler told of the infinity and whose step
+ * is the script's own: it is the one that changes parameters; NULL: none. */
+static const ls_event *overriding(const ls_observe_rank *rank, const ls_observe_step *step)
+{
+    ls_trace_each_kind(call, step, LS_CALL_OPTIMIZER_STEP) {
+        const ls_event *optimizer = ls_job_optimizer(rank, call->optimizer);
+        bool told = ls_event_int(call->json, scaled, -1) >= 0;
+        if (told && (ls_calls_flag(call, overrode) == 1 || ls_event_has(optimizer, step_at))) {
+            return optimizer;
+        }
+    }
+    return NULL;
+}
+
 static void fail_change(const ls_observe_rank *rank, int number, int i, const char *what,
                         ls_observe_finding *out)
 {
     const ls_observe_step *step = &rank->step[i];
     int call = ls_trace_find(step, LS_CALL_SCALER_STEP, 0);
+    const ls_event *optimizer = overriding(rank, step);
+    if (optimizer != NULL && out->verdict.code != LS_FAIL) {
+        LS_TEXT(why, 240,
+                "%.80s unscales by itself: the scaler hands it found_inf, and its step() changes "
+                "parameters where that is set",
+                ls_event_text(optimizer, class, "the optimizer"));
+        ls_finding_set(out, LS_FAIL, ls_event_text(optimizer, step_at, ""), why,
+                       "return from step() where found_inf is not 0, before anything is changed",
+                       "rank %d, step %lld: the scaler found an infinity, and the optimizer "
+                       "changed %s",
+                       number, (long long)step->step->step, what);
+    }
+    if (out->verdict.code == LS_FAIL) {
+        return;
+    }
     ls_finding_set(out, LS_FAIL, call >= 0 ? step->call[call].at : "", NULL,
                    "change parameters and state only in steps that were taken: compare "
                    "scaler.get_scale() before and after update()",

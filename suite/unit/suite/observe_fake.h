@@ -727,8 +727,8 @@ static inline void fake_write_passes(const fake_state *s, int step, int rank, in
             "\"grad\":true,\"sync\":%s,\"autocast\":%s%s%s,\"left\":%d,\"input\":\"%04x%02x%02x\"}",
             comma, forward ? "true" : "false", autocast != NULL ? "\"" : "",
             autocast != NULL ? autocast : "null", autocast != NULL ? "\"" : "",
-            fake_is(s, FAULT_LEFT) && step > 1 ? FAKE_TENSORS : 0, (unsigned)step, (unsigned)m,
-            shard);
+            m > 0 || (fake_is(s, FAULT_LEFT) && step > 1) ? FAKE_TENSORS : 0, (unsigned)step,
+            (unsigned)m, shard);
         comma = ",";
     }
     if (within || number) {

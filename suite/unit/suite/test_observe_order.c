@@ -86,6 +86,74 @@ static const calls_row rarely[] = {
 
 CALLS_TEST(what_happens_once_is_no_fault, rarely)
 
+/* Backward passes that reach no step. G: a step; X: one that is thrown away, and its gradients hold
+ * an infinity; Y: they are finite. Of losses times a scale of the script's own. */
+#define IN(n, by) "F{\"input\":\"" n "\"} b{\"multiplied\":" by "} "
+#define X(n, by) IN(n, by) "Z{\"finite\":false} "
+#define Y(n) IN(n, "1") "Z{\"finite\":true} "
+#define LOST(n) "F{\"input\":\"" n "\"} b{\"loss\":null} Z{\"finite\":false} "
+#define G(by) IN("9", by) "O Z;"
+#define HALF "A{\"type\":\"f16\"} "
+#define CLIP_INF "N{\"norm\":null} "
+#define REST(calls) "{\"event\":\"unfinished\",\"calls\":[" calls "]}"
+#define PASS_(finite)                                                                     \
+    "{\"call\":\"forward\",\"model\":0,\"grad\":true,\"training\":true,\"input\":\"5\"}," \
+    "{\"call\":\"backward\",\"loss\":1,\"scaled\":null,\"at\":\"train.py:21\"},"          \
+    "{\"call\":\"zero_grad\",\"finite\":" finite "}"
+static const calls_row unused[] = {
+    {"4x " G("1") "3x F S B K P Z", "gradient.used", LS_PASS, "7 backward passes reach a step"},
+    {"2x " G("1") X("1", "1") X("2", "1") X("3", "1") G("1"), "gradient.used", LS_FAIL,
+     "3 of 6 backward passes reach no step of an optimizer: their losses are finite .. "
+     "train.py:21"},
+    {G("64") X("1", "64") X("2", "64") G("64"), "gradient.used", LS_FAIL,
+     "the loss is multiplied by 64, which is not lowered"},
+    {"2x " G("1") IN("1", "1") HALF "Z{\"finite\":false} " IN("2", "1") HALF
+     "Z{\"finite\":false} " G("1") "4x " G("1"),
+     "gradient.used", LS_FAIL, "summed over the ranks in f16 .. train.py:28"},
+    {G("1") LOST("1") LOST("2") G("1"), "gradient.used", LS_FAIL,
+     "2 of 4 .. losses are not finite"},
+    {G("1") REST(PASS_("false") "," PASS_("false")), "gradient.used", LS_FAIL, "2 of 3"},
+    {"2x " G("1") "1: " Y("1") G("1") "0: " G("1") "0: " G("1"), "gradient.used", LS_FAIL,
+     "rank 0 steps by a gradient that rank 1 throws away"},
+    {"2x " G("1") IN("1", "1") CLIP_INF "O Z; 2x F b{\"loss\":null} O Z", "gradient.used", LS_FAIL,
+     "none of the 2 losses after it is a number .. train.py:24"},
+    /* one in four, or finite: it is counted */
+    {"3x " G("1") X("1", "1") G("1"), "gradient.used", LS_WEAK,
+     "1 of 5 backward passes reach no step of an optimizer, 1 with gradients that are not finite"},
+    {"3x " G("1") Y("1") Y("2") Y("3") Y("4") G("1"), "gradient.used", LS_WEAK, "4 of 8"},
+    /* a warm-up; the same inputs again; gradients that the script makes of them; forwards in eval
+     * mode; other places; an own scale that is lowered */
+    {Y("1") Y("2") Y("3") G("1"), "gradient.used", LS_PASS, "1 backward passes"},
+    {"3x " Y("9") G("1"), "gradient.used", LS_PASS, "3 backward passes"},
+    {"3x (" Y("1") Y("2") "O Z)", "gradient.used", LS_SKIP, "by itself"},
+    {G("1") "F{\"training\":false} b Z{\"finite\":true} F b O Z", "gradient.used", LS_PASS, "2"},
+    {G("1") "F b{\"at\":\"train.py:60\"} Z{\"finite\":true} F b O Z", "gradient.used", LS_PASS,
+     "2"},
+    {G("64") X("1", "64") X("2", "64") X("3", "32") G("16"), "gradient.used", LS_PASS,
+     "for 3 overflows"},
+    /* the law of order.zero: the script itself counts the batches of its steps */
+    {"3x F{\"input\":\"1\"} b{\"multiplied\":0.5} Z F{\"input\":\"2\"} b{\"multiplied\":0.5} O Z",
+     "order.zero", LS_FAIL, "each loss is divided by 2, their number"},
+    /* an own scale: how it grows, backs off, and on all ranks */
+    {"2x " G("64") X("1", "64") G("32") "3x " G("32") "3x " G("64"), "scaler.trace", LS_PASS,
+     "followed over 10 steps, 1 overflows, 1 growths"},
+    {X("0", "64") G("32") "3x " G("32") "4x " G("64") "7x " G("128") G("256"), "scaler.trace",
+     LS_FAIL, "grows to 256 after 7 good steps, before after 4 .. train.py:21"},
+    {X("0", "64") G("32") "3x " G("32") "4x " G("64") "5x " G("128") G("256"), "scaler.trace",
+     LS_PASS, "3 growths"},
+    {X("0", "64") G("32") G("64") X("1", "64") X("2", "64") X("3", "64") X("4", "64") X("5", "64")
+         X("6", "64") X("7", "64") X("8", "64") X("9", "64") G("64"),
+     "scaler.trace", LS_FAIL, "9 overflows in a row at a loss scale of 64"},
+    {X("0", "64") G("32") IN("1", "32") CLIP_INF "O Z;" G("16"), "scaler.trace", LS_FAIL,
+     "the loss scale goes from 32 to 16 .. train.py:24"},
+    {X("0", "64") G("32") "0: " G("32") "1: " G("16"), "scaler.trace", LS_FAIL,
+     "32 on rank 0 and 16 on rank 1"},
+    {"2x " G("2") "2x " G("4") G("8"), "scaler.trace", LS_SKIP, "no enabled GradScaler"},
+    {X("0", "64") G("32") G("7") G("32"), "scaler.trace", LS_SKIP, "no enabled GradScaler"},
+};
+
+CALLS_TEST(what_reaches_no_step_is_counted, unused)
+
 /* The second of two ranks, at the limit and one beyond it. */
 static const calls_row limits[] = {
     {"F S B K P Z; F S B Z{\"at\":\"train.py:31\"} K P", "order.zero", LS_FAIL,
