@@ -154,6 +154,10 @@ static cJSON *list_seen(const ls_observe_report *report)
                 ls_json_int(seen, "detailed_steps", 0),
                 ls_json_bool(seen, "attached", true) ? "" : " (dumps)",
                 ls_json_int(seen, "skipped_steps", 0));
+    if (ls_json_int(seen, "unused_passes", 0) > 0) {
+        ls_text_add(text, sizeof text, ", %d backward passes in no step",
+                    ls_json_int(seen, "unused_passes", 0));
+    }
     cJSON_AddItemToArray(list, cJSON_CreateString(text));
     const cJSON *observe = cJSON_GetObjectItemCaseSensitive(seen, "observe");
     const char *inject = ls_json_string(observe, "inject", "");

@@ -132,6 +132,10 @@ static void add_steps(cJSON *to, const ls_observe_trace *trace)
     cJSON_AddNumberToObject(to, "steps_least", least < 0 ? 0 : least);
     cJSON_AddNumberToObject(to, "detailed_steps", detailed);
     cJSON_AddNumberToObject(to, "skipped_steps", skipped);
+    int unused = ls_observe_unused(trace);
+    if (unused > 0) {
+        cJSON_AddNumberToObject(to, "unused_passes", unused);
+    }
 }
 
 /* ---- what could not be seen ------------------------------------------------------------------ */

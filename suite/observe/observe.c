@@ -167,6 +167,11 @@ static void judge_parts(const ls_observe_trace *trace, const ls_observe_rule *ru
     }
 }
 
+int ls_observe_unused(const ls_observe_trace *trace)
+{
+    return ls_used_lost(trace);
+}
+
 void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
                           ls_observe_finding *out)
 {

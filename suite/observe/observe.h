@@ -31,6 +31,8 @@ bool ls_observe_continue(ls_observe_trace *trace, const char *directory);
 /* Whether the job ended by itself with code 0, and every rank was seen to its end: else what was
  * judged is a part of it, and `why` says which, "; " before each reason. */
 bool ls_observe_is_whole(const ls_observe_trace *trace, char *why, size_t bytes);
+/* The most training backward passes of a rank that reached no step of an optimizer. */
+int ls_observe_unused(const ls_observe_trace *trace);
 void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
                           ls_observe_finding *out);
 /* Judges every rule. */

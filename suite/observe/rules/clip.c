@@ -103,6 +103,18 @@ static bool fits_norm(const ls_observe_step *step, const ls_call *call, double r
     return returned >= least - room && returned <= norm + room;
 }
 
+/* What the script divided by itself what its own loss scale multiplied: one number over all
+ * backward calls of a step without GradScaler; 1: none. */
+static double own_scale(const ls_observe_step *step)
+{
+    double by = 0;
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        double now = ls_event_number(call->json, multiplied, 1);
+        by = by == 0 || by == now ? now : 1;
+    }
+    return by > 1 ? by : 1;
+}
+
 /* False where sets of that many parameters are known and none has the norm that was returned. */
 static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call, int index,
                        ls_unit unit, clips *all)
@@ -121,7 +133,13 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
             continue;
         }
         double norm = sqrt(set.square), room = norm_room(&set, unit) * norm;
-        if (fits_norm(samples->step[rank], call, returned, norm, room)) {
+        double by = own_scale(samples->step[rank]); /* two more roundings of each element */
+        bool fits = fits_norm(samples->step[rank], call, returned, norm, room);
+        bool divided =
+            !fits && by > 1 &&
+            fits_norm(samples->step[rank], call, returned * by, norm, room + 2 * unit.u * norm);
+        all->scaled_before = divided ? 1 / by : all->scaled_before;
+        if (fits || divided) {
             all->norms++;
             return true;
         }
@@ -584,18 +602,6 @@ static chain chain_of(const ls_observe_step *step, int optimizer)
     }
     found.scale = scaler >= 0 ? scale_of(step, scaler) : 1;
     return found;
-}
-
-/* What the script divided by itself what its own loss scale multiplied: one number over all
- * backward calls of a step without GradScaler; 1: none. */
-static double own_scale(const ls_observe_step *step)
-{
-    double by = 0;
-    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
-        double now = ls_event_number(call->json, multiplied, 1);
-        by = by == 0 || by == now ? now : 1;
-    }
-    return by > 1 ? by : 1;
 }
 
 /* A class of the script's own whose step is handed the scale: it may leave .grad as it is. */

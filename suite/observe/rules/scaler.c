@@ -547,6 +547,38 @@ static void check_losses(const ls_observe_trace *trace, ls_observe_finding *out)
     }
 }
 
+static const ls_tol twice =
+    LS_TOL(2, "steps: once, an infinity may go to units alone that hand nothing on");
+
+/* Infinities that the scaler is not shown. */
+static void check_hidden(const ls_observe_trace *trace, int number, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[number];
+    int steps = 0;
+    ls_trace_each_call_of(walk, rank) {
+        const char *at = ls_calls_text(walk.call, hidden);
+        bool scaled = ls_event_int(walk.call->json, scaled, -1) >= 0;
+        steps += scaled && ls_event_has(walk.call->json, hidden);
+        if (steps < twice.value || out->verdict.code == LS_FAIL) {
+            continue;
+        }
+        const char *hook = ls_event_text(ls_trace_last(rank, hook), at, "");
+        ls_finding_set(out, LS_FAIL,
+                       at[0] != '\0'     ? at
+                       : hook[0] != '\0' ? hook
+                                         : walk.call->at,
+                       at[0] != '\0' || hook[0] != '\0'
+                           ? "a hook replaces infinite gradients by finite ones: the scaler never "
+                             "finds an overflow, and its scale only grows"
+                           : "infinite gradients become finite on their way to the parameters: the "
+                             "scaler never finds an overflow, and its scale only grows",
+                       "leave infinities to the scaler, which skips the step and lowers the scale",
+                       "rank %d, step %lld: an infinity or NaN goes into the model's backward, "
+                       "and the gradients of all parameters are finite; so in %d detailed steps",
+                       number, (long long)walk.step->step->step, steps);
+    }
+}
+
 void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     skips count = {0};
@@ -565,6 +597,7 @@ void ls_rules_scaler_skip(const ls_observe_trace *trace, ls_observe_finding *out
             }
         }
         check_digests(trace, k, &count, out);
+        check_hidden(trace, k, out);
     }
     if (trace->attached) {
         ls_observe_finding one = {0};

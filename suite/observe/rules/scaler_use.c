@@ -129,6 +129,27 @@ static double clips_scaled(const ls_calls *calls)
     return 0;
 }
 
+/* Whether a call clips the gradients of all optimizers, some unscaled, and others still times their
+ * scale. */
+static bool clips_mixed(const ls_calls *calls)
+{
+    int params = 0, scaled = 0, unscaled = 0;
+    const ls_event *event, *group;
+    ls_event_each(event, ls_trace_events(calls->rank, optimizer)) {
+        ls_event_each(group, ls_event_list(event, groups)) {
+            params += ls_event_count(ls_event_list(group, params));
+        }
+    }
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {
+        const ls_calls_grad *grad = &calls->optimizer[o].grad;
+        bool used = (calls->optimizers >> o & 1) != 0;
+        scaled += used && only_scaled(grad);
+        unscaled += used && grad->scaled > 0 && grad->unscaled > 0;
+    }
+    return scaled > 0 && unscaled > 0 && ls_event_int(calls->call->json, params, -1) == params &&
+           isfinite(ls_event_number(calls->call->json, limit, INFINITY));
+}
+
 /* The clips of one place that clip scaled gradients. */
 typedef struct scaled_clip {
     const char *at;
@@ -163,7 +184,13 @@ static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
     for (int k = 0; k < trace->world; k++) {
         scaled_clip list[PLACES] = {{0}};
         ls_calls_each(calls, &trace->rank[k]) {
-            if (calls.call->kind == LS_CALL_CLIP) {
+            if (calls.call->kind == LS_CALL_CLIP && clips_mixed(&calls)) {
+                fail(&calls, k,
+                     "gradients of all optimizers are clipped together: some are unscaled, others "
+                     "are still times the scale",
+                     "clipping without scaler.unscale_() of every optimizer before it",
+                     "call scaler.unscale_() for each optimizer before clipping", out);
+            } else if (calls.call->kind == LS_CALL_CLIP) {
                 note_scaled_clip(&calls, list, PLACES);
             }
         }

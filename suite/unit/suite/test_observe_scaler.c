@@ -363,6 +363,19 @@ static const calls_row whole[] = {
      "F S B Z; 1: F S B Z{\"discards\":1,\"finite\":false,\"at\":\"train.py:36\"} "
      "F S B " BATCH "F S B Z",
      "scaler.losses", LS_FAIL, "rank 1: 2 times .. train.py:36"},
+    /* an optimizer of the script's own that is told of the infinity; a hook that hides one */
+    {"{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"Own\",\"step_at\":\"train.py:61\","
+     "\"groups\":[]};F S B K P "
+     "Z;<\"skipped\":true,\"digest\":{\"param\":\"77\",\"buffer\":\"3\"},> F S B k "
+     "O{\"scaled\":0} P Z",
+     "scaler.skip", LS_FAIL, "Own unscales by itself .. train.py:61"},
+    {"2x F S B{\"hidden\":\"train.py:62\"} K P Z", "scaler.skip", LS_FAIL,
+     "step 2: an infinity or NaN goes into the model's backward .. a hook replaces .. train.py:62"},
+    {"F S B{\"hidden\":\"\"} K P Z; F S B k P Z", "scaler.skip", LS_PASS, ""},
+    {SECOND BOTH "U N{\"params\":4} K K{\"optimizer\":1} P", "scaler.order", LS_FAIL,
+     "of all optimizers are clipped together"},
+    {SECOND BOTH "U U{\"optimizer\":1} N{\"params\":4} K K{\"optimizer\":1} P", "scaler.order",
+     LS_PASS, ""},
     {"F S B K P Z; F S B Z{\"discards\":0,\"finite\":false} F S B "
      "Z{\"discards\":0,\"finite\":false} "
      "F S B K P Z",

@@ -281,6 +281,7 @@ class Again:
         if not records:
             raise Reason("no output of a known model went backward")
         if not self._finite(records):
+            self._report_hidden(records)
             # also the reason to try again in the next detailed step
             raise Reason("the step's gradients overflowed")
         self.finished = True
@@ -300,6 +301,20 @@ class Again:
         if all(rows):
             self.hub.steps.detail.again_told["again_rows"] = min(rows)
         return "done"
+
+    def _report_hidden(self, records):
+        """An infinity goes into the module's backward, and no gradient of a parameter holds one:
+        hooks, of parameters or of the reduction, may take it away before a scaler looks for it.
+        """
+        hub, torch = self.hub, self.hub.torch
+        given = [grad for record in records for grad in record.grads.values()]
+        params = [p for _, p in hub.models.trainable() if p.grad is not None]
+        if not params or all(bool(torch.isfinite(grad).all()) for grad in given):
+            return
+        if all(bool(torch.isfinite(p.grad).all()) for p in params if not p.grad.is_sparse):
+            hooks = (hook for p in params for hook in (p._backward_hooks or {}).values())
+            entry = next(c for c in reversed(hub.steps.now.calls) if c["call"] == "backward")
+            entry["hidden"] = next(filter(None, map(hub.places.of, hooks)), "")
 
     def _report_hooked(self, records):
         """The user's hooks that the copy has not, and those on outputs that change a gradient."""
