@@ -101,6 +101,9 @@ static const ls_fate *follow(const ls_fates *fates, int64_t until, count *c, int
     }
     for (int i = 0; i < fates->count && fates->item[i].step <= until; i++) {
         const ls_fate *f = &fates->item[i];
+        if (f->other) {
+            continue;
+        }
         if (f->by > c->scale) {
             c->growths++;
             if (c->clean > 0 && c->interval > 0 && abs(c->clean - c->interval) > off_by.value) {

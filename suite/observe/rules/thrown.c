@@ -13,6 +13,8 @@
 #include "rules.h"
 
 static const ls_tol twice = LS_TOL(2, "times: what happens once may be an accident of its data");
+static const ls_tol several =
+    LS_TOL(4, "overflows: with hysteresis two or three come before a loss scale is lowered");
 static const ls_tol most =
     LS_TOL(0.5, "of the passes: more are thrown away than are trained on, whatever the reason");
 static const ls_tol near_whole = LS_TOL(1e-6, "of 1: a quotient that the script holds in f32");
@@ -100,7 +102,7 @@ static waste weigh(const ls_fates *ranks, int world, int rank)
 static void judge_gradients(const waste *w, int rank, ls_observe_finding *out)
 {
     bool by_half = w->halved >= twice.value && w->halved >= halved.value * w->passes;
-    bool mostly = w->grads >= twice.value && w->grads >= most.value * w->passes;
+    bool mostly = w->grads >= several.value && w->grads >= most.value * w->passes;
     if (out->verdict.code == LS_FAIL || (!by_half && !mostly)) {
         return;
     }

@@ -102,17 +102,19 @@ CALLS_TEST(what_happens_once_is_no_fault, rarely)
     "{\"call\":\"zero_grad\",\"finite\":" finite "}"
 static const calls_row unused[] = {
     {"4x " G("1") "3x F S B K P Z", "gradient.used", LS_PASS, "7 backward passes reach a step"},
-    {"2x " G("1") X("1", "1") X("2", "1") X("3", "1") G("1"), "gradient.used", LS_FAIL,
-     "3 of 6 backward passes reach no step of an optimizer: their losses are finite .. "
+    {"2x " G("1") X("1", "1") X("2", "1") X("3", "1") X("4", "1") G("1"), "gradient.used", LS_FAIL,
+     "4 of 7 backward passes reach no step of an optimizer: their losses are finite .. "
      "train.py:21"},
-    {G("64") X("1", "64") X("2", "64") G("64"), "gradient.used", LS_FAIL,
+    {G("64") X("1", "64") X("2", "64") X("3", "64") X("4", "64") G("64"), "gradient.used", LS_FAIL,
      "the loss is multiplied by 64, which is not lowered"},
+    {G("64") X("1", "64") X("2", "64") X("3", "64") G("64"), "gradient.used", LS_WEAK, "3 of 5"},
     {"2x " G("1") IN("1", "1") HALF "Z{\"finite\":false} " IN("2", "1") HALF
      "Z{\"finite\":false} " G("1") "4x " G("1"),
      "gradient.used", LS_FAIL, "summed over the ranks in f16 .. train.py:28"},
     {G("1") LOST("1") LOST("2") G("1"), "gradient.used", LS_FAIL,
      "2 of 4 .. losses are not finite"},
-    {G("1") REST(PASS_("false") "," PASS_("false")), "gradient.used", LS_FAIL, "2 of 3"},
+    {G("1") REST(PASS_("false") "," PASS_("false") "," PASS_("false") "," PASS_("false")),
+     "gradient.used", LS_FAIL, "4 of 5"},
     {"2x " G("1") "1: " Y("1") G("1") "0: " G("1") "0: " G("1"), "gradient.used", LS_FAIL,
      "rank 0 steps by a gradient that rank 1 throws away"},
     {"2x " G("1") IN("1", "1") CLIP_INF "O Z; 2x F b{\"loss\":null} O Z", "gradient.used", LS_FAIL,
@@ -142,7 +144,7 @@ static const calls_row unused[] = {
     {X("0", "64") G("32") "3x " G("32") "4x " G("64") "5x " G("128") G("256"), "scaler.trace",
      LS_PASS, "3 growths"},
     {X("0", "64") G("32") G("64") X("1", "64") X("2", "64") X("3", "64") X("4", "64") X("5", "64")
-         X("6", "64") X("7", "64") X("8", "64") X("9", "64") G("64"),
+         X("6", "64") X("7", "64") X("8", "64") X("10", "64") G("64"),
      "scaler.trace", LS_FAIL, "9 overflows in a row at a loss scale of 64"},
     {X("0", "64") G("32") IN("1", "32") CLIP_INF "O Z;" G("16"), "scaler.trace", LS_FAIL,
      "the loss scale goes from 32 to 16 .. train.py:24"},

@@ -41,6 +41,8 @@ class Autograd:
         kind = type(args[0])
         if kind.__name__ == "saved_tensors_hooks" or not kind.__module__.startswith("torch."):
             graphs.unpacks = True
+        elif kind.__module__ == "torch.utils.checkpoint":
+            graphs.checkpoints = True
 
     def autocast(self, device_type):
         """The half type of the autocast region here, or None."""

@@ -33,6 +33,7 @@ def _word(node):
 
 
 unpacks = False  # hooks of the user's unpack what graphs keep: they are not to be called
+checkpoints = False  # what a graph keeps may be that of a checkpoint, which is unpacked once
 
 
 def saved(node, name):
@@ -74,7 +75,7 @@ def multiplied(torch, tensor, grad):
         grad = grad[0]
     if isinstance(grad, torch.Tensor) and grad.numel() == 1:
         factors.append((grad, 1))
-    while node is not None and left > 0:
+    while node is not None and left > 0 and not checkpoints:
         left -= 1
         word = _word(node)
         if word in ("Mul", "Div"):
