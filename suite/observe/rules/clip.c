@@ -103,14 +103,13 @@ static bool fits_norm(const ls_observe_step *step, const ls_call *call, double r
     return returned >= least - room && returned <= norm + room;
 }
 
-/* What the script divided by itself what its own loss scale multiplied: one number over all
- * backward calls of a step without GradScaler; 1: none. */
+/* What the script's own loss scale multiplied the step's last loss by, and it divides the gradients
+ * by; 1: none. Passes before it may have been thrown away at other scales. */
 static double own_scale(const ls_observe_step *step)
 {
-    double by = 0;
+    double by = 1;
     ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
-        double now = ls_event_number(call->json, multiplied, 1);
-        by = by == 0 || by == now ? now : 1;
+        by = ls_event_number(call->json, multiplied, 1);
     }
     return by > 1 ? by : 1;
 }
