@@ -801,6 +801,17 @@ def what_files_hold(context):
 
 
 @test
+def files_of_master_copies(context):
+    if VERSION < (2, 6):
+        return
+    result = context.both("masters")
+    check_schema(result)
+    fine, stale = result.events(0, "save")
+    assert fine["params"] == stale["params"] == 4 and not fine["wrong"], fine
+    assert len(stale["wrong"]) == 4, stale
+
+
+@test
 def files_of_parts(context):
     """A rank that saves by itself is not made to wait for the others."""
     if VERSION < (2, 6):

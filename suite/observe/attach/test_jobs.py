@@ -600,6 +600,30 @@ def files(losses):
 
 
 @job
+def masters(losses):
+    """The file has the f32 values of which the model has the rounded ones; and, once, older ones."""
+    ddp = DDP(mlp().half())
+    params = [p.detach().float().requires_grad_() for p in ddp.parameters()]
+    optimizer, older = torch.optim.SGD(params, lr=0.1), None
+    for x, y in sharded(vectors())[1]:
+        older = [p.detach().clone() for p in params]
+        loss = nn.functional.cross_entropy(ddp(x.half()).float(), y)
+        loss.backward()
+        for master, param in zip(params, ddp.parameters()):
+            master.grad, param.grad = param.grad.float(), None
+        optimizer.step()
+        with torch.no_grad():
+            for master, param in zip(params, ddp.parameters()):
+                param.copy_(master)
+        losses.append(loss.item())
+    names = [name for name, _ in ddp.module.named_parameters()]
+    path = "%s.%d.pt" % (sys.argv[2], dist.get_rank())
+    torch.save({"model": dict(zip(names, [p.detach() for p in params]))}, path)
+    torch.save({"model": dict(zip(names, older))}, path)
+    return [ddp]
+
+
+@job
 def scales(losses):
     """What scripts do with scaled losses."""
     model = mlp()
