@@ -171,11 +171,26 @@ static void add_unseen(unseen *list, int rank, const char *text)
     line->rank_count++;
 }
 
+/* Backward passes of a rank that made no step. */
+static bool ran_backward(const ls_observe_rank *rank)
+{
+    const ls_event *tail, *call;
+    ls_event_each(tail, ls_trace_events(rank, unfinished)) {
+        ls_event_each(call, ls_event_list(tail, calls)) {
+            if (strcmp(ls_event_text(call, call, ""), "backward") == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static void list_unseen(const ls_observe_trace *trace, unseen *list)
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         const ls_event *event;
+        bool quiet = false; /* it knows of nothing that came later */
         if (!rank->record->has_events) {
             add_unseen(list, k,
                        "wrote no events: on another node, or ended before a model was wrapped");
@@ -183,12 +198,13 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
         }
         ls_event_each(event, ls_trace_events(rank, attach)) {
             const char *at = ls_event_text(event, at, "");
+            quiet = quiet || ls_event_bool(event, quiet, false);
             LS_TEXT(text, 520, "%s%s%s%s", ls_event_text(event, error, "an error"),
                     at[0] == '\0' ? "" : ", at ", at,
                     ls_event_bool(event, quiet, false) ? "; nothing was looked at after that" : "");
             add_unseen(list, k, text);
         }
-        if (!rank->record->ended && trace->attached) {
+        if (!rank->record->ended && trace->attached && !quiet) {
             LS_TEXT(text, 120, "wrote no end event: killed, or left by os._exit, after step %lld",
                     rank->step_count == 0 ? 0LL
                                           : (long long)rank->step[rank->step_count - 1].step->step);
@@ -200,8 +216,12 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
                        "a later process trained, too: of a command that starts several jobs, or "
                        "one again, the first is observed; put lockstep observe before the other");
         }
-        if (rank->step_count == 0) {
-            add_unseen(list, k, "made no step: no optimizer was asked to step");
+        if (rank->step_count == 0 && !quiet) {
+            add_unseen(list, k,
+                       ran_backward(rank)
+                           ? "made no step: no optimizer of torch.optim's was asked to step, and "
+                             "backward passes ran: one of another kind is not seen"
+                           : "made no step: no optimizer was asked to step");
         }
     }
 }

@@ -169,7 +169,20 @@ static void judge_parts(const ls_observe_trace *trace, const ls_observe_rule *ru
 
 int ls_observe_unused(const ls_observe_trace *trace)
 {
-    return ls_used_lost(trace);
+    return ls_thrown_lost(trace);
+}
+
+/* What hid all forwards, or all steps, of a job: more of them would show no more; NULL: nothing. */
+static const char *hidden(const ls_observe_trace *trace)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    const ls_event *event = ls_event_at(ls_trace_events(rank, attach), 0);
+    ls_trace_each_step(step, rank) {
+        if (ls_trace_find(step, LS_CALL_FORWARD, 0) >= 0) {
+            return NULL;
+        }
+    }
+    return event == NULL || !trace->attached ? NULL : ls_event_text(event, error, "");
 }
 
 void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
@@ -185,7 +198,11 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
     }
     allow_join(trace, rule, &out->verdict);
     limit_to_what_was_read(trace, &out->verdict);
-    if (out->verdict.code == LS_WEAK) { /* one that suspects something says what to change */
+    const char *why = out->verdict.code == LS_WEAK && out->advice[0] == '\0' ? hidden(trace) : NULL;
+    if (why != NULL) {
+        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
+                    "; no forward of a known model was seen (%s)", why);
+    } else if (out->verdict.code == LS_WEAK) { /* one that suspects something says what to change */
         ls_finding_blame(out, "", "%s", rule->show);
     }
 }

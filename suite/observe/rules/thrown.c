@@ -285,7 +285,7 @@ bool ls_used_closure(const ls_observe_trace *trace)
     return false;
 }
 
-int ls_used_lost(const ls_observe_trace *trace)
+int ls_thrown_lost(const ls_observe_trace *trace)
 {
     int lost = 0;
     for (int k = 0; k < trace->world && trace->attached && !ls_used_closure(trace); k++) {

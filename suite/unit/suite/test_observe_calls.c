@@ -536,6 +536,10 @@ static const calls_row replicas[] = {
     {"!;" TRAINED OWN_STEPS, "reduction.mean", LS_WEAK, ""},
 #undef AVERAGED
 #undef OWN_STEPS
+    /* more steps in detail would show no more */
+    {"{\"event\":\"attach\",\"error\":\"backward came first\",\"quiet\":false}; 2x b O Z",
+     "reduction.left", LS_WEAK, "no forward of a known model was seen (backward came first) |  |  |"},
+    {"2x b O Z", "reduction.left", LS_WEAK, "| look at more steps in detail"},
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
      LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},
     {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"ZeroRedundancyOptimizer\",\"groups\":["

@@ -432,7 +432,21 @@ TEST(what_could_not_be_seen)
     says(OBSERVE("sh", "-c", "exit 9")->said, "the job failed before a process had wrapped a ");
     says(OBSERVE("sh", "-c", COPY("still"))->said,
          "not seen: all ranks: made no step: no optimizer was asked to step");
-    ended *self = OBSERVE("sh", "-c", COPY("part"));
+    says(OBSERVE("sh", "-c",
+                 COPY("still") "sed -i '$i {\"event\":\"unfinished\",\"calls\":[{\"call\":"
+                               "\"backward\",\"at\":\"a.py:1\"}]}' "
+                               "\"$LS_OBSERVE_DIR\"/rank*.jsonl")
+             ->said,
+         "made no step: no optimizer of torch.optim's was asked to");
+    ended *self = OBSERVE("sh", "-c",
+                          COPY("good") "head -n 2 good/rank1.jsonl >\"$LS_OBSERVE_DIR/rank1.jsonl\"; "
+                                       "echo '{\"event\":\"attach\",\"error\":\"no k2\","
+                                       "\"quiet\":true,\"at\":\"\"}' "
+                                       ">>\"$LS_OBSERVE_DIR/rank1.jsonl\"");
+    says(self->said, "not seen: rank 1: no k2; nothing was looked at after that");
+    ck_assert_ptr_null(strstr(self->said, "wrote no end event"));
+    ck_assert_ptr_null(strstr(self->said, "made no step"));
+    self = OBSERVE("sh", "-c", COPY("part"));
     says(self->said, "\n2 of 4 ranks; 8 steps");
     says(self->said, "not seen: ranks 0, 3: wrote no events: on another node, or ended before a");
     self = OBSERVE("sh", "-c", COPY("alone"));
