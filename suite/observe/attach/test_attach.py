@@ -208,6 +208,8 @@ MEMBERS = {
     "detached": "steps at names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
+    "untied": "at names",
+    "averaged": "step average share bound",
     "schedule": "schedule class at step holds",
     "unfinished": "calls",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
@@ -835,6 +837,24 @@ def files_of_safetensors(context):
     assert save["what"] == {"model": [""]} and save["params"] == 1 and not save["wrong"], save
     assert not save["params_missing"], save  # it has the weight by its other name
     assert save["digests"][0][1] == result.events(0, "step")[-1]["digest"]["param"]
+
+
+@test
+def copies_and_names(context):
+    """How far an average moves, its bits in a file, and a parameter that became two."""
+    result = context.both("copies", world=1)
+    check_schema(result, ranks=1)
+    moved = [e for e in result.events(0, "averaged") if e["average"] == 0]
+    assert [e["step"] for e in moved] == [1, 2, 3], moved
+    for event in moved:
+        assert abs(event["share"] - 1 / (event["step"] + 1)) <= event["bound"] < 1e-3, event
+    assert ["bits" in event for event in moved] == [True, False, False]
+    assert len(result.events(0, "save")[0]["averages"]) == 1
+    if VERSION >= (2, 1):
+        (untied,) = result.events(0, "untied")
+        assert untied["names"] == ["read.weight", "write.weight"] and "test_jobs" in untied["at"]
+        own = result.events(0, "restore")[0]
+        assert own["bits"] == result.events(0, "model")[0]["digest"]["param"], own
 
 
 @test

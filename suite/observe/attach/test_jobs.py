@@ -988,6 +988,31 @@ def safetensors_files(losses):
     return [ddp]
 
 
+@job
+def copies(losses):
+    """An average that the script keeps; names of one parameter that get one each, and again one."""
+    import copy
+
+    model, again = Tied(), Tied()
+    average = copy.deepcopy(again)
+    for one in (model, again) if VERSION >= (2, 1) else ():
+        one.load_state_dict({k: v.clone() for k, v in one.state_dict().items()}, assign=True)
+    again.write.weight = again.read.weight
+    params = [*model.parameters(), *again.parameters()]
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    for x, _ in DataLoader(vectors(32), batch_size=8):
+        loss = model(x).pow(2).mean() + again(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for kept, param in zip(average.parameters(), again.parameters()):
+                kept.lerp_(param, 1 / (len(losses) + 1))
+    torch.save({"model": model.state_dict(), "ema": average.state_dict()}, sys.argv[2] + ".pt")
+    return [model, again]
+
+
 NEAR = """
 def once(optimizer):
     optimizer.step()

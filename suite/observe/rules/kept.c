@@ -1,4 +1,5 @@
-/* What a parameter loses when another object takes its place. */
+/* What a parameter loses when another object takes its place: that it is frozen, or one under
+ * several names. */
 #include "rules.h"
 #include "suite/observe/trace/job.h"
 
@@ -20,6 +21,23 @@ static int count_unfrozen(const ls_observe_rank *rank, ls_job_names *names, cons
     return names->count;
 }
 
+static void judge_untied(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_event *untied = ls_event_at(ls_trace_events(rank, untied), 0);
+    const ls_event *names = ls_event_list(untied, names);
+    if (untied != NULL && ls_verdict_good(out->verdict.code)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(untied, at, ""),
+                       "parameters were replaced by name, and each name got a Parameter of its own "
+                       "(load_state_dict with assign=True, or a conversion from meta)",
+                       "tie them again before the model is wrapped and the optimizer is built, or "
+                       "load without assign=True",
+                       "%.80s and %.80s were one Parameter, are two of equal values since, and "
+                       "both are trained, each by itself",
+                       ls_event_to_text(ls_event_at(names, 0), "?"),
+                       ls_event_to_text(ls_event_at(names, 1), "?"));
+    }
+}
+
 void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *at = "";
@@ -37,6 +55,7 @@ void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding
                        "are trained: %s",
                        names.count, ls_job_names_text(&names));
     }
+    judge_untied(&trace->rank[0], out);
     ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
                      "%d frozen parameters, none of which is replaced by a trainable one", frozen);
 }

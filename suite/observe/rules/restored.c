@@ -772,3 +772,217 @@ void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
 }
+
+/* ---- a job that goes on without the file's moments ------------------------------------------- */
+
+/* One optimizer in each job, of the same class, as it was built, of the same parameters. */
+static bool is_same_optimizer(const ls_observe_rank *a, const ls_observe_rank *b)
+{
+    const ls_event *all = ls_trace_events(a, optimizer), *others = ls_trace_events(b, optimizer);
+    const ls_event *one = ls_event_at(all, 0), *other = ls_event_at(others, 0), *group;
+    const ls_event *groups = ls_event_list(other, groups);
+    int place = 0;
+    if (ls_event_count(all) != 1 || ls_event_count(others) != 1 ||
+        !ls_event_same(one, other, class)) {
+        return false;
+    }
+    ls_event_each(group, ls_event_list(one, groups)) {
+        const ls_event *was = ls_event_at(groups, place++), *name;
+        double rate = ls_event_number(group, built_lr, NAN);
+        double decay = ls_event_number(group, weight_decay, 0);
+        const ls_event *names = ls_event_list(was, params);
+        int at = 0;
+        ls_event_each(name, ls_event_list(group, params)) {
+            if (strcmp(ls_event_to_text(name, ""),
+                       ls_event_to_text(ls_event_at(names, at++), "?")) != 0) {
+                return false;
+            }
+        }
+        if (at != ls_event_count(names) || rate != ls_event_number(was, built_lr, NAN) ||
+            decay != ls_event_number(was, weight_decay, 0)) {
+            return false;
+        }
+    }
+    return place > 0 && place == ls_event_count(groups);
+}
+
+/* The weights in the file are given to a model before the first step, to the bit. */
+static bool has_weights(const ls_observe_rank *rank, const ls_event *save)
+{
+    const ls_event *restore, *pair;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        const char *bits = ls_event_text(restore, bits, "");
+        ls_event_each(pair, ls_event_list(save, digests)) {
+            if (ls_saved_step(restore) == 0 && bits[0] != '\0' &&
+                strcmp(bits, ls_event_to_text(ls_event_at(pair, 1), "")) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The rate of the first step is that of the last one before the file, or a schedule's state was
+ * restored. */
+static bool keeps_rate(const ls_observe_rank *rank, const ls_observe_rank *before, int64_t saved)
+{
+    const ls_call *first = NULL, *last = NULL;
+    for (int i = 0; i < rank->step_count && first == NULL; i++) {
+        ls_job_steps_of(&rank->step[i], 0, &first);
+    }
+    for (int i = 0; i < before->step_count && before->step[i].step->step <= saved; i++) {
+        const ls_call *own = NULL;
+        last = ls_job_steps_of(&before->step[i], 0, &own) > 0 ? own : last;
+    }
+    bool same = first != NULL && last != NULL && ls_calls_rate(first, 0) == ls_calls_rate(last, 0);
+    return same || last_restore(rank, "schedule") != NULL;
+}
+
+/* The pass of the first steps has the same data as the last one before the file, and the sampler's
+ * epoch behind it, or its own where the file cut it. */
+static bool follows_pass(const ls_observe_rank *rank, const ls_observe_rank *before, int64_t saved)
+{
+    const ls_event *now = ls_pass_trained(rank, 0), *data, *last = NULL;
+    ls_event_each(data, ls_trace_events(before, data)) {
+        last = ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)saved ? data : last;
+    }
+    if (now == NULL || last == NULL || !is_same_data(now, last) ||
+        !ls_event_same(now, last, source)) {
+        return false;
+    }
+    int epoch = ls_event_int(now, sampler_epoch, -1), was = ls_event_int(last, sampler_epoch, -1);
+    return epoch >= 1 && epoch == was + was_whole(last, saved);
+}
+
+/* The job writes the file again with the optimizer's state. */
+static bool writes_moments(const ls_observe_trace *trace, const ls_event *load)
+{
+    const ls_event *save;
+    for (int k = 0; k < trace->world; k++) {
+        ls_event_each(save, ls_trace_events(&trace->rank[k], save)) {
+            if (ls_saved_step(save) > 0 && ls_saved_has(save, "optimizer") &&
+                strcmp(ls_event_text(save, path, ""), ls_event_text(load, path, "?")) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool ls_restored_goes_on(const ls_observe_trace *trace, int k, const ls_event *load)
+{
+    const ls_observe_trace *before = trace->before;
+    int writer = 0;
+    const ls_event *save = before != NULL && before->world == trace->world
+                               ? written_by(before, ls_event_text(load, path, ""), &writer)
+                               : NULL;
+    const ls_observe_rank *rank = &trace->rank[k];
+    if (save == NULL || ls_event_count(ls_event_list(save, moments)) == 0) {
+        return false;
+    }
+    int64_t saved = ls_saved_step(save);
+    return writes_moments(trace, load) && has_weights(rank, save) &&
+           is_same_optimizer(rank, &before->rank[writer]) &&
+           keeps_rate(rank, &before->rank[writer], saved) &&
+           follows_pass(rank, &before->rank[k], saved);
+}
+
+/* ---- an average that begins anew ------------------------------------------------------------- */
+
+/* The number of the copy that had these bits when the file was written; -1: none. */
+static int average_of(const ls_observe_trace *writer, const char *path, const char *bits)
+{
+    const ls_event *one, *pair;
+    for (int k = 0; k < writer->world && bits[0] != '\0'; k++) {
+        ls_event_each(one, ls_trace_events(&writer->rank[k], save)) {
+            ls_event_each(pair, ls_event_list(one, averages)) {
+                if (strcmp(ls_event_text(one, path, "?"), path) == 0 &&
+                    strcmp(ls_event_to_text(ls_event_at(pair, 1), ""), bits) == 0) {
+                    return ls_event_to_int(ls_event_at(pair, 0), -1);
+                }
+            }
+        }
+    }
+    return -1;
+}
+
+/* How the copy moved in that step, or in the first one behind it that is known; NULL: in none. */
+static const ls_event *moved_in(const ls_observe_rank *rank, int number, int64_t step)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, averaged)) {
+        if (ls_event_int(one, average, -1) == number && ls_saved_step(one) >= step) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Shares that rounding may make unequal. */
+static bool is_share(const ls_event *a, const ls_event *b)
+{
+    double bound = ls_event_number(a, bound, NAN) + ls_event_number(b, bound, NAN);
+    return fabs(ls_event_number(a, share, NAN) - ls_event_number(b, share, NAN)) <= bound;
+}
+
+static const ls_tol apart = LS_TOL(16, "bounds: a decay that changes from step to step");
+enum { FIRST = 3 }; /* steps, which are looked at in detail in both jobs */
+
+/* The share of the way that an average moves changes from step to step, by a count of them. In a
+ * job that has it from a file, the shares of the first steps are those of the job that wrote it. */
+static void judge_average(const ls_observe_trace *trace, int k, const ls_event *first,
+                          ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k], *before = &trace->before->rank[k];
+    const ls_event *load = ls_event_at(ls_trace_events(rank, load), 0), *restore, *place = load;
+    const char *bits = ls_event_text(first, bits, ""), *path = ls_event_text(load, path, "");
+    int number = ls_event_int(first, average, -1), was = average_of(trace->before, path, bits);
+    const ls_event *begin = moved_in(before, was, 1), *end = NULL, *later;
+    if (was < 0) {
+        return;
+    }
+    for (int step = 1; step <= FIRST; step++) {
+        const ls_event *now = moved_in(rank, number, step), *then = moved_in(before, was, step);
+        if (now == NULL || then == NULL || ls_saved_step(now) != step ||
+            ls_saved_step(then) != step || !is_share(now, then)) {
+            return;
+        }
+        end = then;
+    }
+    double change = fabs(ls_event_number(begin, share, NAN) - ls_event_number(end, share, NAN));
+    double bound = ls_event_number(begin, bound, NAN) + ls_event_number(end, bound, NAN);
+    if (!(change > apart.value * bound)) {
+        return;
+    }
+    /* a course that the script begins anew within a job, too, is its own */
+    for (later = moved_in(before, was, FIRST + 1); later != NULL;
+         later = moved_in(before, was, ls_saved_step(later) + 1)) {
+        if (is_share(later, begin)) {
+            return;
+        }
+    }
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        place = strcmp(ls_event_text(restore, bits, ""), bits) == 0 ? restore : place;
+    }
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(place, at, ""),
+        "the decay of an average of the weights follows a count of its updates, which the job that "
+        "goes on begins anew: its first updates take most of the average away",
+        "save the count of updates with the average (as a buffer), and restore it",
+        "rank %d: the average that %.100s holds moves %.3g, then %.3g of the way to the weights in "
+        "its first updates, as it did when the job that wrote it began",
+        k, path, ls_event_number(begin, share, NAN),
+        ls_event_number(moved_in(before, was, 2), share, NAN));
+}
+
+void ls_restored_judge_averages(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_event *one;
+        ls_event_each(one, ls_trace_events(&trace->rank[k], averaged)) {
+            if (ls_event_has(one, bits) && ls_verdict_good(out->verdict.code)) {
+                judge_average(trace, k, one, out);
+            }
+        }
+    }
+}

@@ -121,9 +121,37 @@ static bool loaded_before(const ls_observe_rank *rank, const ls_event *restore)
     return false;
 }
 
-/* Weights of which a model takes none, or its own. */
-static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+/* Weights that state_dict() gave behind a validation are loaded once, after steps and more
+ * validations, as they are since the last step: a choice among validated weights that is none. */
+static bool is_chosen(const ls_observe_rank *rank, const ls_event *restore)
 {
+    const char *bits = ls_event_text(restore, bits, "");
+    int64_t made = ls_event_integer(restore, made, -1), step = ls_saved_step(restore);
+    const ls_event *one;
+    bool then = false, later = false;
+    int times = 0;
+    ls_event_each(one, ls_trace_events(rank, validated)) {
+        int64_t at = ls_saved_step(one);
+        bool other = ls_event_has(one, param) && strcmp(ls_event_text(one, param, ""), bits) != 0;
+        then = then || (at == made && other);
+        later = later || (at > made && at <= step);
+    }
+    ls_event_each(one, ls_trace_events(rank, restore)) {
+        times += ls_event_int(one, own, 0) > 0 && ls_event_integer(one, made, -1) == made;
+    }
+    bool last = false;
+    ls_trace_each_step(own, rank) {
+        const char *digest = ls_trace_digest(own, LS_RECORD_PARAM);
+        last = last || (own->step->step == step && digest != NULL && strcmp(digest, bits) == 0);
+    }
+    return bits[0] != '\0' && made > 0 && then && later && last && times == 1 &&
+           ls_job_models(rank) == 1;
+}
+
+/* Weights of which a model takes none, or its own. */
+static void judge_taken(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *restore;
     ls_event_each(restore, ls_trace_events(rank, restore)) {
         int params = ls_job_count(restore, params), taken = ls_job_count(restore, taken);
@@ -163,7 +191,8 @@ static void judge_taken(const ls_observe_rank *rank, int k, ls_observe_finding *
                 &one, at,
                 step > 0 ? "keep a copy: copy.deepcopy(model.state_dict())"
                          : "compare the names: the file's with those of model.state_dict()");
-            ls_finding_guess(out, &one);
+            (step > 0 && is_chosen(rank, restore) ? ls_calls_keep_worst : ls_finding_guess)(out,
+                                                                                            &one);
         }
     }
 }
@@ -388,8 +417,9 @@ static bool is_another_kind(const ls_event *load, const ls_event *optimizer)
     return others > 0 && others == ls_event_count(settings);
 }
 
-static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_moments(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     moments found = count_moments(rank);
     const ls_event *own = restored(rank, "optimizer"), *file = loaded(rank, "optimizer");
     if (found.without == 0) {
@@ -407,8 +437,10 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
                                             : "the state of one of several optimizers is loaded");
         return;
     }
-    const char *evidence = evidence_of(rank);
     const ls_event *load = file != NULL ? file : loaded(rank, "model");
+    bool proven = file != NULL && begun(rank) == 0 && ls_restored_goes_on(trace, k, file);
+    const char *evidence = evidence_of(rank);
+    evidence = evidence == NULL && proven ? "the epoch behind the file's" : evidence;
     if (own != NULL || found.with > 0 || evidence == NULL || load == NULL ||
         (file != NULL && !has_moments(file))) {
         return;
@@ -427,12 +459,13 @@ static void judge_moments(const ls_observe_rank *rank, int k, ls_observe_finding
     ls_verdict_cause(&one.verdict, file != NULL ? "optimizer.load_state_dict is not called"
                                                 : "the file that the job goes on from has no "
                                                   "optimizer.state_dict()");
-    ls_finding_guess(out, &one);
+    (proven && !other ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* The weights went into a model of the same shape that is not the one that is trained. */
-static void judge_model(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_model(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *restore, *other = NULL;
     if (restored(rank, "optimizer") == NULL) {
         return;
@@ -469,8 +502,9 @@ static bool is_used(const ls_observe_rank *rank, int scaler)
     return false;
 }
 
-static void judge_scaler(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_scaler(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "scaler"), *own = restored(rank, "scaler");
     if (!is_used(rank, -1)) {
         return;
@@ -515,8 +549,9 @@ static const ls_call *first_schedule(const ls_observe_rank *rank)
 
 /* Counts where the file's schedule stands and where the job's one goes on: by whatever means it was
  * brought there. */
-static void judge_schedule(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_schedule(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "schedule");
     const ls_event *counts = ls_event_list(load, schedules);
     const ls_call *call = first_schedule(rank);
@@ -573,8 +608,9 @@ static const ls_event *written(const ls_observe_rank *rank, const char *name)
 
 /* A job that takes up an optimizer's state, or the file that it writes, and begins with the first
  * epoch all the same. */
-static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_epoch(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
     bool distributed = strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") == 0;
     if (load == NULL || !(restored(rank, "optimizer") != NULL || writes_again(rank, load))) {
@@ -609,8 +645,9 @@ static void judge_epoch(const ls_observe_rank *rank, int k, ls_observe_finding *
 
 /* ---- the rate -------------------------------------------------------------------------------- */
 
-static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+static void judge_rate(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
+    const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "optimizer");
     ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load),
                            continues_steps(rank) || continues_epoch(rank), out);
@@ -618,7 +655,7 @@ static void judge_rate(const ls_observe_rank *rank, int k, ls_observe_finding *o
 
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */
 
-typedef void judge_rank(const ls_observe_rank *rank, int k, ls_observe_finding *out);
+typedef void judge_rank(const ls_observe_trace *trace, int k, ls_observe_finding *out);
 
 /* The first mistake found is the one that is named: those behind it may follow from it. Guessed:
  * what shows that the job goes on is a name or a number, or the weights may have come otherwise. */
@@ -632,15 +669,14 @@ static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
                   {judge_rate, true}};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
-        const ls_observe_rank *rank = &trace->rank[k];
         for (size_t i = 0; i < sizeof judges / sizeof *judges; i++) {
             ls_observe_finding one = {0};
             if (ls_verdict_good(out->verdict.code)) {
-                judges[i].judge(rank, k, &one);
+                judges[i].judge(trace, k, &one);
                 (judges[i].guesses ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
             }
         }
-        resumed += restored(rank, "optimizer") != NULL;
+        resumed += restored(&trace->rank[k], "optimizer") != NULL;
     }
     return resumed;
 }
@@ -658,6 +694,9 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
         restored(&trace->rank[0], "optimizer") != NULL) {
         ls_restored_judge_data(trace, out);
         ls_restored_judge_places(trace, out);
+    }
+    if (ls_verdict_good(out->verdict.code) && trace->attached && has_writer) {
+        ls_restored_judge_averages(trace, out);
     }
     if (ls_verdict_good(out->verdict.code)) {
         ls_restored_judge_left(trace, out);

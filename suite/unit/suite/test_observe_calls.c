@@ -451,6 +451,10 @@ static const calls_row ends[] = {
      "optimizer.frozen", LS_FAIL, "1 parameters were frozen .. trained: head.weight .. train.py:4"},
     {"!\"unfrozen\":[[\"fc.bias\",\"train.py:4\"]],;" BY_TWO "F b O Z", "optimizer.frozen", LS_SKIP,
      ""},
+    {"F b O Z; {\"event\":\"untied\",\"at\":\"train.py:8\",\"names\":[\"emb.weight\","
+     "\"head.weight\"]}",
+     "optimizer.frozen", LS_FAIL,
+     "emb.weight and head.weight were one Parameter, are two of equal values since .. train.py:8"},
     {"!\"params\":[[\"fc.weight\",8,\"f32\",false],[\"fc.bias\",2,\"f32\",true]],; F S B K P Z",
      "optimizer.frozen", LS_PASS, "1 frozen"},
     /* two optimizers of one parameter: the second of them is named, and only where both step */

@@ -406,8 +406,12 @@ CALLS_TEST(counts_and_parts_go_on, counts)
 
 /* Weights that were to be kept, and were trained on; those of the same step may have been changed
  * in place, averaged over the ranks, say. */
-#define KEPT(made)                                                                               \
-    "2x F S B K P Z; "                                                                           \
+#define KEPT(made) "2x F S B K P Z; " OWN(made)
+#define VALIDATED(step, param) \
+    "{\"event\":\"validated\",\"step\":" step ",\"model\":0,\"param\":\"" param "\"}; "
+#define CHOSEN(a, b) "!; " VALIDATED(a, "77") VALIDATED(b, "78")
+#define AS_STEPPED "\"made\":1,\"bits\":\"0000000000000002\","
+#define OWN(made)                                                                                \
     "{\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"step\":2,\"params\":3,\"taken\":3," \
     "\"own\":3," made "\"at\":\"train.py:70\"}"
 
@@ -418,6 +422,15 @@ static const calls_row own_weights[] = {
     {KEPT("\"made\":1,"), "checkpoint.resume", CALLS_HINT,
      "come back to are trained on | train.py:70"},
     {KEPT("\"made\":2,"), "checkpoint.resume", LS_SKIP, "nothing was saved or resumed"},
+    /* chosen behind a validation, and loaded once as they are: certain; changed since the last
+     * step, of no validation, or loaded again and again */
+    {CHOSEN("1", "2") KEPT(AS_STEPPED), "checkpoint.resume", LS_FAIL, "come back to are trained on",
+     1},
+    {CHOSEN("1", "2") KEPT("\"made\":1,\"bits\":\"5\","), "checkpoint.resume", CALLS_HINT, "", 1},
+    {CHOSEN("1", "1") KEPT(AS_STEPPED), "checkpoint.resume", CALLS_HINT, "", 1},
+    {CHOSEN("2", "2") KEPT(AS_STEPPED), "checkpoint.resume", CALLS_HINT, "", 1},
+    {CHOSEN("1", "2") KEPT(AS_STEPPED) "; " OWN(AS_STEPPED), "checkpoint.resume", CALLS_HINT, "",
+     1},
 };
 
 CALLS_TEST(a_model_given_its_own_weights_is_caught, own_weights)

@@ -3,9 +3,13 @@ are updated and run; copies of a trained model that a script averages by itself,
 in eval mode.
 """
 
+import weakref
+
+from .models import modules_now
 from .wrapping import ByObject, given
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
+TWINS = 4  # copies that are looked at
 NORMS = 4  # of a copy, that are looked at
 
 
@@ -14,6 +18,7 @@ class Averages:
         self.hub = hub
         self.numbers = ByObject()
         self.updated = set()  # numbers of those that have been updated
+        self.twins = None  # copies of models; None: not looked for
         self.copies = ByObject()  # Snapshots of the last time they were put in eval mode
 
     def install(self):
@@ -62,6 +67,41 @@ class Averages:
     def _enter_forward(self, args, kwargs):
         self._note("forward", args[0])
 
+    # ---- how copies of a model move --------------------------------------------------------------
+
+    def stepped(self):
+        """Behind an optimizer, in a detailed step: a script averages its weights from here on."""
+        if self.hub.steps.now.detail:
+            if self.twins is None:
+                self.twins = self._find()
+            for twin in self.twins:
+                twin.begin(self.hub.digests, self._sample)
+
+    def _find(self):
+        roots = self.hub.models.roots()
+        known = {id(part) for root in roots for part in root.modules()}
+        modules, found = modules_now(self.hub.torch)[0] if roots else (), []
+        for module in modules:
+            like = [r for r in roots if type(r) is type(module) and id(module) not in known]
+            root = next((r for r in like if _is_copy(module, r)), None)
+            if root is not None and len(found) < TWINS:
+                found.append(Twin(module, root))
+        return found
+
+    def closed(self, step):
+        for number, twin in enumerate(self.twins or ()):
+            share = twin.end(self.hub.torch, self._sample)
+            if share is not None:
+                bits, twin.bits = twin.bits, None
+                first = {"bits": bits} if bits is not None else {}
+                self.hub.put("averaged", step=step, average=number, **share, **first)
+
+    def bits(self):
+        """[number, digest] of those that are known."""
+        held = ((number, twin.ref()) for number, twin in enumerate(self.twins or ()))
+        digest = self.hub.digests.digest
+        return [[n, digest([p.detach() for p in m.parameters()])] for n, m in held if m is not None]
+
     # ---- copies that the script averages ---------------------------------------------------------
 
     def look_at(self, root):
@@ -85,6 +125,55 @@ class Averages:
             self.copies.put(part, now)
             if before is not None and now.stale(before):
                 self._note("stale", part, norms=len(norms))
+
+
+class Twin:
+    """A copy of a model, and where it was behind the optimizer of the open step."""
+
+    def __init__(self, module, root):
+        self.ref, self.root = weakref.ref(module), weakref.ref(root)
+        self.place = max(enumerate(module.parameters()), key=lambda one: one[1].numel())[0]
+        self.before = self.own = self.bits = None
+        self.begun = False
+
+    def _param(self, ref):
+        module = ref()
+        return None if module is None else list(module.parameters())[self.place]
+
+    def begin(self, digests, sample):
+        kept, own = self._param(self.ref), self._param(self.root)
+        if kept is None or own is None:
+            return
+        if not self.begun:
+            self.begun = True
+            self.bits = digests.digest([p.detach() for p in self.ref().parameters()])
+        self.before = sample(kept) if self.before is None else self.before
+        self.own = sample(own)
+
+    def end(self, torch, sample):
+        """How far it moved; None where it was not looked at, or had no way to go."""
+        before, self.before, kept = self.before, None, self._param(self.ref)
+        if before is None or kept is None:
+            return None
+        way, moved = self.own - before, sample(kept) - before
+        square = float((way * way).sum())
+        if not square > 0:
+            return None
+        largest = max(float(before.norm()), float(self.own.norm()))
+        bound = 2 * torch.finfo(kept.dtype).eps * (largest / square**0.5 + 1)
+        return {"share": float((way * moved).sum()) / square, "bound": bound}
+
+
+def _is_copy(module, root):
+    """Whether it has parameters like the root's, of its own, and none is trained."""
+    kept, own = list(module.parameters()), list(root.parameters())
+    if not kept or len(kept) != len(own):
+        return False
+    for one, other in zip(kept, own):
+        plain = one.is_floating_point() and not one.is_meta and not hasattr(one, "_local_tensor")
+        if not plain or one is other or one.shape != other.shape or one.grad is not None:
+            return False
+    return True
 
 
 class Snapshot:

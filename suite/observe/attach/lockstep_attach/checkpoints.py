@@ -17,6 +17,7 @@ ENTRIES = 64  # of a list that is searched
 PART = re.compile(r"-\d{5}-of-\d{5}\.")  # of a file that is one of several
 MADE = 256  # state_dict() of models that are remembered
 FIRST = 4096  # elements of a parameter's moments that its mark is made of
+RESTORED = 64  # models that get digests where load_state_dict is called
 RANDOM = 4  # random states that are set before the first step
 CALLS = 4096  # of modules, in which one that was not restored whole is looked for
 
@@ -50,12 +51,14 @@ class Checkpoints:
         self.random = 0
         self.left = ByObject()  # {parameter that was not restored: its name, place} by module
         self.calls, self.hook = 0, None
+        self.restored = 0  # models
+        self.ties = []  # of a model whose parameters load_state_dict replaces
 
     def install(self):
         torch, wrap = self.hub.torch, self.hub.wrap
         wrap(torch, "save", self._enter_save, self._leave_save)
         wrap(torch, "load", self._enter_load, self._leave_load)
-        wrap(torch.nn.Module, "load_state_dict", self._enter, self._restored("model"))
+        wrap(torch.nn.Module, "load_state_dict", self._enter_model, self._restored("model"))
         self._watch_state_dict(torch.nn.Module)
         wrap(torch, "set_rng_state", None, self._leave_random)
         wrap(torch.optim.Optimizer, "load_state_dict", self._enter, self._restored("optimizer"))
@@ -181,6 +184,13 @@ class Checkpoints:
         self.hub.steps.turn()
         return self.hub.steps.done_now()
 
+    def _enter_model(self, args, kwargs):
+        note = self._enter(args, kwargs)
+        if note is not False:
+            assigns = given(args, kwargs, "assign", 3)
+            self.ties = self.hub.params.ties(args[0]) if assigns else []
+        return note
+
     def _enter_load(self, args, kwargs):
         self.depth += 1
         if self.depth != 1:
@@ -217,6 +227,7 @@ class Checkpoints:
         event["fresh"], event["stale"] = self._against_states(contents.states)
         if "optimizer" in event["fresh"]:
             event.update(self._marks(self.hub.optimizers.alive()))
+        event["averages"] = self.hub.averages.bits()
         made = self._references(contents.weights + contents.copies)
         if made is not None:
             event["made"], event["made_at"] = made
@@ -262,6 +273,15 @@ class Checkpoints:
     def _digests(self, found):
         digests = self.hub.digests.each([p.detach() for _, p in found])
         return [[name, digest, str(p.dtype)] for (name, p), digest in zip(found, digests)]
+
+    def _bits(self, module):
+        """Digest of its parameters, as of a file; None where some have no values here."""
+        self.restored += 1
+        params = list(module.parameters())
+        parts = any(p.is_meta or hasattr(p, "_local_tensor") for p in params)
+        if parts or self.restored > RESTORED:
+            return None
+        return self.hub.digests.digest([p.detach() for p in params])
 
     def _marks(self, optimizers):
         """Parameters that have moments, by name, and a digest of the first elements of these."""
@@ -471,6 +491,8 @@ class Checkpoints:
             which = self.hub.Late(self._which(what, args[0]))
             event = {"event": "restore", "what": what, "which": which}
             if what == "model":
+                self.hub.params.parted(args[0], self.ties)
+                event["bits"] = self._bits(args[0])
                 event.update(self._taken(args, kwargs, result))
                 event["like"] = self.hub.Late(self._like(args[0]))
                 self._watch_left(args[0], set(getattr(result, "missing_keys", ())))

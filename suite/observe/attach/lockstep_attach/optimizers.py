@@ -438,6 +438,8 @@ class Optimizers:
         changed = self._changed(optimizer, self.known(optimizer))
         if changed is not None:
             entry["set"] = changed
+        if hub.params.torn:
+            hub.params.trains(self.params(optimizer))
         if steps.now.detail and steps.done < 8:
             self._report_hidden()
         if steps.done >= IDLE and not self.said_idle:
@@ -490,6 +492,7 @@ class Optimizers:
         if error is None:
             self.hub.steps.detail.after_step(optimizer, params, found_inf)
             self.hub.shadows.stepped()
+            self.hub.averages.stepped()
         if scaled is None:
             self.hub.steps.spend("optimizer", begin_ns)
 

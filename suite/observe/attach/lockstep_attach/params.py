@@ -2,6 +2,8 @@
 converted, and a frozen parameter in whose place another one is trained.
 """
 
+import weakref
+
 from .samples import type_name
 from .wrapping import ByObject, given
 
@@ -14,6 +16,8 @@ class Params:
         self.depth = 0
         self.moved = 0
         self.replaced = {}  # place: how many parameters it put in the place of others
+        self.tied = []  # of a module that is converted from meta: names of one parameter
+        self.torn = []  # (module, names, place) of one that became several
         self.thawed = ByObject()  # where parameters took the place of frozen ones
 
     def install(self):
@@ -30,6 +34,9 @@ class Params:
     def _enter_apply(self, args, kwargs):
         """It calls itself for each child."""
         self.depth += 1
+        if self.depth == 1:
+            first = next(args[0].parameters(), None)
+            self.tied = self.ties(args[0]) if first is not None and first.is_meta else []
         if self.depth > 1 or self.moved >= MOST:
             return None
         held = {id(p): m for m in self._wrapped() for p in m.ref().parameters()}
@@ -40,6 +47,8 @@ class Params:
 
     def _leave_apply(self, note, args, kwargs, result, error):
         self.depth -= 1
+        if self.depth == 0 and self.tied:
+            self.parted(args[0], self.tied)
         if not note:
             return
         own = {id(p) for p in args[0].parameters()}
@@ -56,6 +65,48 @@ class Params:
                     type=type_name(dtype),
                 )
                 return
+
+    # ---- one parameter under several names -------------------------------------------------------
+
+    def _all(self, module):
+        """Its parameters by all names that they have."""
+        parts = module.named_modules()
+        found = ((path, part._parameters.items()) for path, part in parts)
+        return {"%s.%s" % (path, k) if path else k: p for path, own in found for k, p in own}
+
+    def ties(self, module):
+        found = {}
+        for name, param in self._all(module).items():
+            found.setdefault(id(param), []).append(name)
+        return [n for n in found.values() if len(n) > 1 and self._all(module)[n[0]] is not None]
+
+    def _under(self, module, names):
+        """The parameters that have them, each once."""
+        own = self._all(module)
+        held = [own.get(name) for name in names]
+        return list({id(p): p for p in held if p is not None}.values())
+
+    def parted(self, module, ties):
+        """They may be tied again before they are trained."""
+        for names in ties:
+            if len(self._under(module, names)) > 1:
+                self.torn.append((weakref.ref(module), names, self.hub.places.here()))
+
+    def trains(self, params):
+        """An optimizer steps these, the first time since some were parted."""
+        torn, self.torn, own = self.torn, [], {id(p) for p in params}
+        for ref, names, at in torn:
+            held = self._under(ref(), names) if ref() is not None else []
+            several = [p for p in held if id(p) in own]
+            if held and not several:
+                self.torn.append((ref, names, at))
+            elif len(several) > 1 and self._are_copies(*several[:2]):
+                self.hub.put("untied", at=at, names=names)
+
+    def _are_copies(self, one, other):
+        plain = not hasattr(one, "_local_tensor") and one.device == other.device
+        equal = plain and one.shape == other.shape and self.hub.torch.equal(one, other)
+        return equal and one.data_ptr() != other.data_ptr()
 
     # ---- parameters in the place of others -------------------------------------------------------
 

@@ -304,6 +304,7 @@ class Steps:
         now = time.perf_counter_ns()
         total = now - self.begun_ns
         self.done = step.number
+        hub.averages.closed(step.number)
         samples = self.detail.close(step)
         event = self._event(step, samples)
         early = step.digest is not None
