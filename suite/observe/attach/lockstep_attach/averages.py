@@ -83,9 +83,10 @@ class Averages:
         modules, found = modules_now(self.hub.torch)[0] if roots else (), []
         for module in modules:
             like = [r for r in roots if type(r) is type(module) and id(module) not in known]
-            root = next((r for r in like if _is_copy(module, r)), None)
-            if root is not None and len(found) < TWINS:
-                found.append(Twin(module, root))
+            twins = [Twin(module, r) for r in like if _is_copy(module, r)]
+            if twins and len(found) < TWINS:  # of several models like it, the nearest
+                near = [twin.way(self._sample) for twin in twins] if len(twins) > 1 else [0.0]
+                found.append(twins[near.index(min(near))])
         return found
 
     def closed(self, step):
@@ -139,6 +140,9 @@ class Twin:
     def _param(self, ref):
         module = ref()
         return None if module is None else list(module.parameters())[self.place]
+
+    def way(self, sample):
+        return float((sample(self._param(self.root)) - sample(self._param(self.ref))).norm())
 
     def begin(self, digests, sample):
         kept, own = self._param(self.ref), self._param(self.root)
