@@ -601,7 +601,7 @@ def files(losses):
 
 @job
 def masters(losses):
-    """The file has the f32 values of which the model has the rounded ones; and, once, older ones."""
+    """The file has the f32 values of the model's rounded ones; and, once, older ones."""
     ddp = DDP(mlp().half())
     params = [p.detach().float().requires_grad_() for p in ddp.parameters()]
     optimizer, older = torch.optim.SGD(params, lr=0.1), None

@@ -91,7 +91,7 @@ void ls_rules_order_zero(const ls_observe_trace *trace, ls_observe_finding *out)
     if (ls_job_has_no_tensors(trace, out)) {
         return;
     }
-    if (ls_used_closure(trace)) {
+    if (ls_thrown_closure(trace)) {
         ls_verdict_set(
             &out->verdict, LS_UNSUPPORTED,
             "gradients are computed and cleared by a closure inside the optimizer's step");

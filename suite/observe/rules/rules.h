@@ -48,7 +48,7 @@ int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding
 /* used.c: the most backward passes of a rank that reached no step; whether gradients are made by
  * closures, within steps; and batches of a step whose gradients are cleared for the next one. */
 int ls_thrown_lost(const ls_observe_trace *trace);
-bool ls_used_closure(const ls_observe_trace *trace);
+bool ls_thrown_closure(const ls_observe_trace *trace);
 void ls_thrown_judge_cleared(const ls_observe_trace *trace, int rank, ls_observe_finding *out);
 
 /* own.c: whether the script scales its losses by itself; and the judgement of its scale, false:

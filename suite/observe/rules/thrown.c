@@ -272,7 +272,7 @@ static void judge_rest(const waste *w, int rank, ls_observe_finding *out)
                    text, (long long)f->step);
 }
 
-bool ls_used_closure(const ls_observe_trace *trace)
+bool ls_thrown_closure(const ls_observe_trace *trace)
 {
     const ls_event *remark;
     for (int k = 0; k < trace->world; k++) {
@@ -288,7 +288,7 @@ bool ls_used_closure(const ls_observe_trace *trace)
 int ls_thrown_lost(const ls_observe_trace *trace)
 {
     int lost = 0;
-    for (int k = 0; k < trace->world && trace->attached && !ls_used_closure(trace); k++) {
+    for (int k = 0; k < trace->world && trace->attached && !ls_thrown_closure(trace); k++) {
         ls_fates fates;
         ls_fate_read(&trace->rank[k], &fates);
         waste w = weigh(&fates, 1, 0);
@@ -301,7 +301,7 @@ int ls_thrown_lost(const ls_observe_trace *trace)
 void ls_rules_gradient_used(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int passes = 0, searched = 0, others = 0;
-    if (ls_used_closure(trace) || ls_job_sharded(trace) != NULL) {
+    if (ls_thrown_closure(trace) || ls_job_sharded(trace) != NULL) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s",
                        ls_job_sharded(trace) != NULL
                            ? "gradients are in parts, and what is cleared is not seen"

@@ -525,9 +525,10 @@ static const calls_row replicas[] = {
      "post_localSGD_hook: gradients are not averaged as DistributedDataParallel does"},
     {"!;" TRAINED LATER OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step", LS_UNSUPPORTED,
      "post_localSGD_hook: replicas differ between two averagings on purpose"},
-    /* nothing reduces a gradient, and a sum makes the ranks equal again: as many elements, or less;
-     * a step that reduces; ranks that never meet */
-#define OWN_STEPS "2x (0: F b{\"sync\":false} O Z;" OFF("1", "{\"param\":\"9\",\"state\":\"9\"}") ");"
+/* nothing reduces a gradient, and a sum makes the ranks equal again: as many elements, or less;
+ * a step that reduces; ranks that never meet */
+#define OWN_STEPS \
+    "2x (0: F b{\"sync\":false} O Z;" OFF("1", "{\"param\":\"9\",\"state\":\"9\"}") ");"
 #define AVERAGED(elements) \
     "!;" TRAINED OWN_STEPS "F b{\"sync\":false} O Z A{\"elements\":" elements "};" OWN_STEPS
     {AVERAGED("8"), "replicas.step", LS_UNSUPPORTED,
@@ -542,7 +543,8 @@ static const calls_row replicas[] = {
 #undef OWN_STEPS
     /* more steps in detail would show no more */
     {"{\"event\":\"attach\",\"error\":\"backward came first\",\"quiet\":false}; 2x b O Z",
-     "reduction.left", LS_WEAK, "no forward of a known model was seen (backward came first) |  |  |"},
+     "reduction.left", LS_WEAK,
+     "no forward of a known model was seen (backward came first) |  |  |"},
     {"2x b O Z", "reduction.left", LS_WEAK, "| look at more steps in detail"},
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
      LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},

@@ -438,11 +438,12 @@ TEST(what_could_not_be_seen)
                                "\"$LS_OBSERVE_DIR\"/rank*.jsonl")
              ->said,
          "made no step: no optimizer of torch.optim's was asked to");
-    ended *self = OBSERVE("sh", "-c",
-                          COPY("good") "head -n 2 good/rank1.jsonl >\"$LS_OBSERVE_DIR/rank1.jsonl\"; "
-                                       "echo '{\"event\":\"attach\",\"error\":\"no k2\","
-                                       "\"quiet\":true,\"at\":\"\"}' "
-                                       ">>\"$LS_OBSERVE_DIR/rank1.jsonl\"");
+    ended *self =
+        OBSERVE("sh", "-c",
+                COPY("good") "head -n 2 good/rank1.jsonl >\"$LS_OBSERVE_DIR/rank1.jsonl\"; "
+                             "echo '{\"event\":\"attach\",\"error\":\"no k2\","
+                             "\"quiet\":true,\"at\":\"\"}' "
+                             ">>\"$LS_OBSERVE_DIR/rank1.jsonl\"");
     says(self->said, "not seen: rank 1: no k2; nothing was looked at after that");
     ck_assert_ptr_null(strstr(self->said, "wrote no end event"));
     ck_assert_ptr_null(strstr(self->said, "made no step"));

@@ -80,7 +80,7 @@ def multiplied(torch, tensor, grad):
         word = _word(node)
         if word in ("Mul", "Div"):
             sign = 1 if word == "Mul" else -1
-            found = (_saved(node, name) for name in ("_saved_other", "_saved_self"))
+            found = (saved(node, name) for name in ("_saved_other", "_saved_self"))
             factor = next((one for one in found if one is not None), None)
             if isinstance(factor, torch.Tensor) and factor.numel() == 1:
                 factors.append((factor, sign))

@@ -13,9 +13,6 @@ import weakref
 FILE = "<lockstep importlib._bootstrap>"
 
 
-BEGUN = object()  # as `enter`: nothing is looked at but the clock
-
-
 def given(args, kwargs, name, place, default=None):
     """An argument of a call, by its name or its place."""
     return kwargs.get(name, args[place] if len(args) > place else default)
@@ -87,7 +84,7 @@ def _stand_in(original, idle, enter, leave, swap):
 
 
 def stand_in(hub, original, enter=None, leave=None, idle=None):
-    """A function that calls enter(args, kwargs) -> note (BEGUN: the time), the original, and
+    """A function that calls enter(args, kwargs) -> note, the original, and
     leave(note, args, kwargs, result, error); the original alone where idle().
     """
     idle = idle or hub.idle
@@ -95,19 +92,15 @@ def stand_in(hub, original, enter=None, leave=None, idle=None):
     def guarded_enter(args, kwargs):
         return hub.call(enter, args, kwargs) if enter is not None else None
 
-    def begun(args, kwargs):
-        return time.perf_counter_ns()
-
     def guarded_leave(note, args, kwargs, result, error):
         if leave is not None:
             hub.call(leave, note, args, kwargs, result, error)
         if hub.quiet and hub.temporary:
             hub.sweep()
 
-    begin = begun if enter is BEGUN else guarded_enter
-    made = _stand_in(original, idle, begin, guarded_leave, Swap)
+    made = _stand_in(original, idle, guarded_enter, guarded_leave, Swap)
     made = _in_file(hub, made, original)
-    for function in (begin, guarded_leave, idle):
+    for function in (guarded_enter, guarded_leave, idle):
         hub.dynamo.skip(function)
     made._ls_original = original
     made._ls_self = made
