@@ -3,7 +3,6 @@ module does.
 """
 
 import functools
-import time
 import types
 import weakref
 
