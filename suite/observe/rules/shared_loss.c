@@ -102,6 +102,110 @@ static void report(const ls_observe_trace *trace, const common_loss *c, ls_obser
                    c->compared, trace->world);
 }
 
+/* ---- values of all ranks, of which each rank's own have a gradient -----------------------------
+ */
+
+/* Where the loss's gradient by them is equal on all ranks, though the samples differ, the loss is
+ * the same function of all of them, and DistributedDataParallel's mean of the own parts is 1/ranks
+ * of its gradient. Where it is not, and a function of the script's own drops what other ranks'
+ * parts get, the gradient of no loss is complete. */
+typedef struct joined_parts {
+    int compared, equal, own;
+    bool vary;
+    long long step;
+    const char *grad, *at, *own_at;
+    double times; /* of the first that is equal; NAN: those known differ from step to step */
+} joined_parts;
+
+/* 1: equal on all ranks; 0: not; -1: not comparable. */
+static int is_common(const ls_observe_trace *trace, const ls_observe_step *step, int call, int part)
+{
+    const ls_event *mine = ls_event_at(ls_event_list(step->call[call].json, loss_joined), part);
+    int equal = 1;
+    for (int k = 1; k < trace->world; k++) {
+        const ls_observe_step *other = ls_trace_step(&trace->rank[k], step->step->step);
+        const ls_call *its = other != NULL && call < other->call_count ? &other->call[call] : NULL;
+        const ls_event *one =
+            its == NULL ? NULL : ls_event_at(ls_event_list(its->json, loss_joined), part);
+        const char *input = input_before(step, &step->call[call]);
+        if (one == NULL || !ls_event_same(mine, one, at) || input[0] == '\0' ||
+            strcmp(input, input_before(other, its)) == 0) {
+            return -1;
+        }
+        equal = equal && ls_event_same(mine, one, grad) &&
+                ls_event_number(mine, times, NAN) == ls_event_number(one, times, NAN);
+    }
+    return equal;
+}
+
+static void add_joined(const ls_observe_trace *trace, const ls_observe_step *step, int call,
+                       joined_parts *j)
+{
+    const ls_event *list = ls_event_list(step->call[call].json, loss_joined);
+    for (int i = 0; i < ls_event_count(list); i++) {
+        const ls_event *one = ls_event_at(list, i);
+        int equal = is_common(trace, step, call, i);
+        const char *grad = ls_event_text(one, grad, "");
+        j->compared += equal >= 0;
+        if (equal == 0 && ls_event_bool(one, own, false)) {
+            j->own_at = j->own++ == 0 ? ls_event_text(one, at, "") : j->own_at;
+        }
+        if (equal != 1) {
+            continue;
+        }
+        if (j->equal++ == 0) {
+            j->at = ls_event_text(one, at, "");
+            j->grad = grad;
+            j->step = (long long)step->step->step;
+            j->times = ls_event_number(one, times, NAN);
+        } else if (strcmp(j->at, ls_event_text(one, at, "")) == 0) {
+            j->vary = j->vary || strcmp(j->grad, grad) != 0;
+            j->times = j->times == ls_event_number(one, times, NAN) ? j->times : NAN;
+        }
+    }
+}
+
+static void judge_joined(const ls_observe_trace *trace, joined_parts *j, ls_observe_finding *out)
+{
+    static const char advice[] =
+        "gather by torch.distributed.nn.functional.all_gather, which hands gradients on, or "
+        "multiply that loss by the number of ranks";
+    ls_trace_each_step(step, &trace->rank[0]) {
+        for (int i = 0; i < step->call_count; i++) {
+            add_joined(trace, step, i, j);
+        }
+    }
+    if (out->verdict.code != LS_PASS) {
+        return; /* the loss itself is common */
+    }
+    bool common = j->equal == j->compared && j->vary &&
+                  ls_event_count(ls_trace_events(&trace->rank[0], hook)) == 0;
+    if (common && j->times == 1) {
+        ls_finding_set(out, LS_FAIL, j->at,
+                       "the loss is made of all ranks' values, and only each rank's own have a "
+                       "gradient: the mean over ranks is 1/ranks of the whole batch's gradient",
+                       advice,
+                       "step %lld: the loss's gradient by the values of all ranks is equal to the "
+                       "bit on all %d ranks, of samples that differ, and so in %d of %d: the part "
+                       "of this rank alone goes on, and the mean divides by %d",
+                       j->step, trace->world, j->equal, j->compared, trace->world);
+    } else if (common && j->times < trace->world * (1 - same_factor.value)) {
+        ls_finding_set(out, LS_WEAK, j->at, NULL, advice,
+                       "step %lld: a loss of all ranks' values is multiplied by %.6g: its gradient "
+                       "is 1/%d of that, unless the weight was chosen for it",
+                       j->step, j->times, trace->world);
+    } else if (!common && j->own > 0 && j->own == j->compared) {
+        ls_finding_set(out, LS_WEAK, j->own_at, NULL,
+                       "add up the gradients of all ranks in that backward, as "
+                       "torch.distributed.nn.functional.all_gather does; detach() what is to be a "
+                       "constant",
+                       "each rank's loss uses what other ranks gave, and the backward of the "
+                       "function that gathers drops their gradients (in %d of %d): they are the "
+                       "whole ones where those are meant as constants alone",
+                       j->own, j->compared);
+    }
+}
+
 void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     common_loss c = {0};
@@ -117,7 +221,10 @@ void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *
     if (c.equal >= common_losses.value && c.equal == c.compared && c.vary) {
         report(trace, &c, out);
     }
-    ls_finding_close(
-        out, c.compared, LS_SKIP, "no loss whose graph stays on its rank was seen on all ranks",
-        "%d losses of their own samples on each of %d ranks", c.compared, trace->world);
+    joined_parts joined = {.grad = "", .at = "", .own_at = ""};
+    judge_joined(trace, &joined, out);
+    ls_finding_close(out, c.compared + joined.compared, LS_SKIP,
+                     "no loss whose graph stays on its rank was seen on all ranks",
+                     "%d losses of their own samples on each of %d ranks",
+                     c.compared + joined.compared, trace->world);
 }

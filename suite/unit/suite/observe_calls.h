@@ -182,7 +182,10 @@ static inline const char *calls_write(calls_job *job, int rank, const char *text
     char word = *text++;
     fputc('{', f);
     if (*text == '{') {
-        const char *end = strchr(text, '}');
+        const char *end = text;
+        for (int depth = 0; (depth += (*end == '{') - (*end == '}')) > 0 && *end != '\0';) {
+            end++;
+        }
         ck_assert_ptr_nonnull(end);
         fprintf(f, "%.*s,", (int)(end - text - 1), text + 1);
         text = end + 1;

@@ -576,6 +576,34 @@ static const calls_row common[] = {
 
 CALLS_TEST(losses_are_of_their_ranks, common)
 
+/* A step whose loss uses what all ranks gave, with that digest of its gradient. */
+#define JOINS(grad, members) \
+    "F b{\"loss_joined\":[{\"at\":\"train.py:18\",\"grad\":\"" grad "\"," members "}]} O Z"
+#define JOINED(a, b, members) JOINS(a, members) "; " JOINS(b, members)
+#define ONCE "\"times\":1"
+#define BY_HAND "\"times\":1,\"own\":true"
+
+static const calls_row joined[] = {
+    {JOINED("a", "b", ONCE), "reduction.loss", LS_FAIL,
+     "in 2 of 2 .. made of all ranks' values, and only each rank's own .. train.py:18"},
+    {JOINED("a", "b", BY_HAND), "reduction.loss", LS_FAIL, "train.py:18"},
+    /* times the ranks; by a weight; not known */
+    {JOINED("a", "b", "\"times\":2"), "reduction.loss", LS_PASS, ""},
+    {JOINED("a", "b", "\"times\":0.5"), "reduction.loss", LS_WEAK, "multiplied by 0.5"},
+    {JOINED("a", "b", "\"times\":null"), "reduction.loss", LS_PASS, ""},
+    /* a loss of each rank's own rows; the same in each step; a hook of the script's own */
+    {RANKS(JOINS("a", ONCE), JOINS("b", ONCE)) "; " JOINS("c", ONCE), "reduction.loss", LS_PASS,
+     ""},
+    {JOINED("a", "a", ONCE), "reduction.loss", LS_PASS, ""},
+    {"{\"event\":\"hook\",\"model\":0,\"name\":\"f\",\"at\":\"train.py:4\"}; " JOINED("a", "b",
+                                                                                      ONCE),
+     "reduction.loss", LS_PASS, ""},
+    {RANKS(JOINS("a", BY_HAND), JOINS("b", BY_HAND)), "reduction.loss", LS_WEAK,
+     "drops their gradients"},
+};
+
+CALLS_TEST(losses_of_joined_values, joined)
+
 /* ---- jobs without passes --------------------------------------------------------------------- */
 
 /* A callback's decision, on which all ranks vote, each by the value that it has. */

@@ -161,6 +161,7 @@ class Autograd:
             odd = misuse(roots[0])
             if odd is not None:
                 entry["loss_given"] = odd
+            hub.collectives.joined.before_backward(roots[0], scale, entry)
             if is_of_this_rank(hub.torch, roots[0]):
                 entry["loss_alone"] = True
             if "loss_by" in entry:
@@ -197,6 +198,7 @@ class Autograd:
         if marks:
             entry["reached"] = hub.optimizers.reached(marks)
         hub.models.after_backward()
+        hub.collectives.joined.after_backward()
         if hub.steps.now.detail and error is None:
             hub.still.after_backward()
         hub.steps.spend("backward", begin_ns)

@@ -6,11 +6,12 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import os
 import sys
 from urllib.parse import urlsplit
 
-from .losses import nodes_from
+from .losses import factor_to, nodes_from, parent_kept
 from .records import Reason
 from .samples import type_name
 from .wrapping import given as argument
@@ -62,6 +63,7 @@ class Collectives:
         self.hub = hub
         self.purposes = Purposes(hub.places)
         self.gathered = Gathered(hub.torch)
+        self.joined = Joined(hub, self.gathered)
         self.count = 0  # calls that wait for all ranks, and models that were wrapped
 
     def install(self):
@@ -130,7 +132,7 @@ class Collectives:
                 flat = given.detach().reshape(-1).clone()
                 part["values"] = [self.hub.Lazy(flat[k]) for k in range(count)]
             entry = self.hub.steps.note("collective", op=name, elements=count, **part)
-            if graph and name in NAMES and step.detail and args:
+            if name in NAMES and step.detail and args and count > 1:
                 self.gathered.keep(step.number, entry["at"], given, args[0])
 
         return enter
@@ -194,10 +196,16 @@ class Gathered:
         self.step = None
         # (place, node of what was gathered, which of its outputs, [what was received])
         self.kept = []
+        self.calls = []  # (place, node or None, code of the functions that called it) of the step
 
     def keep(self, step, at, given, received):
         if self.step != step:
-            self.step, self.kept = step, []
+            self.step, self.kept, self.calls = step, [], []
+        node = getattr(given, "grad_fn", None)
+        if len(self.calls) < KEPT:
+            self.calls.append((at, node, _codes()))
+        if node is None:
+            return
         tensors = list(received) if isinstance(received, (list, tuple)) else [received]
         if len(self.kept) < KEPT and all(isinstance(t, self.torch.Tensor) for t in tensors):
             self.kept.append((at, given.grad_fn, given.output_nr, tensors))
@@ -250,6 +258,107 @@ class Gathered:
         # in the order of its memory: a transposed view of what was joined is the same
         order = sorted(range(saved.dim()), key=lambda d: (-saved.stride(d), d))
         return bool(self.torch.equal(saved.detach().permute(order).reshape(-1), flat))
+
+
+def _codes():
+    """The code of the functions that run, innermost first."""
+    frame, codes = sys._getframe(1), []
+    while frame is not None and len(codes) < DEPTH:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes
+
+
+SUMS = ("Add", "Sub")  # of a value and of what cancels it, which scales a gradient alone
+
+
+class Joined:
+    """The gradient, during a detailed step's backward, of what holds all ranks' values, where only
+    this rank's own part of it has a graph, or is given a gradient by a function of the script's.
+    """
+
+    def __init__(self, hub, gathered):
+        self.hub = hub
+        self.gathered = gathered
+        self.hooks, self.found = [], []
+
+    def before_backward(self, root, scale, entry):
+        calls, torch = self.gathered.calls, self.hub.torch
+        if not calls or self.gathered.step != self.hub.steps.now.number:
+            return
+        nodes = list(itertools.islice(nodes_from([root.grad_fn]), NODES))
+        for node in nodes if len(nodes) < NODES else ():
+            at, own = self._place(node, calls)
+            if at is not None and len(self.hooks) < KEPT:
+                part = {"at": at, "times": factor_to(torch, root, scale, node)}
+                self.found.append(part)
+                self.hooks.append(node.register_hook(self._hook(part, own)))
+        if self.hooks:
+            self.hub.temporary.append(self._remove)
+            entry["loss_joined"] = self.found
+
+    def after_backward(self):
+        if self.hooks:
+            self.found[:] = [part for part in self.found if "grad" in part]
+            self.hub.undo(self._remove)
+
+    def _remove(self):
+        for handle in self.hooks:
+            handle.remove()
+        self.hooks, self.found = [], []
+
+    def _place(self, node, calls):
+        """(place of the gather whose values the node joins, or None; whether it is a function of
+        the script's own).
+        """
+        forward = getattr(getattr(type(node), "_forward_cls", None), "forward", None)
+        code = getattr(forward, "__code__", None)
+        if code is not None:
+            return next((at for at, _, codes in calls if code in codes), None), True
+        word = type(node).__name__.split("Backward")[0]
+        behind = [following for following, _ in node.next_functions]
+        parts = [place for place, following in enumerate(behind) if following is not None]
+        ranks = self.hub.torch.distributed.get_world_size()
+        whole = word in ("Cat", "Stack") and len(behind) == ranks > 1
+        if len(parts) != 1 or not (whole or (word == "CopySlices" and behind[0] is None)):
+            return None, False
+        mine = parent_kept(behind[parts[0]])
+        for at, given, _ in calls:
+            if given is not None and parent_kept(given) is mine:
+                return at, False
+        # what was gathered was detached before
+        plain = type(mine).__name__.split("Backward")[0] not in SUMS
+        if whole and plain and parts[0] == self.hub.torch.distributed.get_rank():
+            return next((at for at, given, _ in calls if given is None), None), False
+        return None, False
+
+    def _hook(self, part, own):
+        def hook(inputs, outputs):
+            if not self.hub.quiet:
+                self.hub.call(self._see, part, own, inputs, outputs)
+
+        return hook
+
+    def _see(self, part, own, inputs, outputs):
+        torch, ranks = self.hub.torch, self.hub.torch.distributed.get_world_size()
+        grads = [grad.detach() for grad in outputs if isinstance(grad, torch.Tensor)]
+        if len(grads) != len(outputs) or not grads:
+            return
+        if own:
+            # what the function makes of it: this rank's own part as it is, and nothing of others
+            given = [grad for grad in inputs if isinstance(grad, torch.Tensor)]
+            parts = grads if len(grads) == ranks else list(grads[0].chunk(ranks))
+            rank = self.hub.torch.distributed.get_rank()
+            if len(given) != 1 or len(parts) != ranks:
+                return
+            mine = parts.pop(rank)
+            same = given[0].numel() == mine.numel() and given[0].device == mine.device
+            if not same or not torch.equal(given[0].detach().reshape(-1), mine.reshape(-1)):
+                return
+            if not any(bool(other.any()) for other in parts):
+                return
+            part["own"] = True
+        part["grad"] = self.hub.digests.digest(grads)
 
 
 # ---- what they are for ---------------------------------------------------------------------------

@@ -222,6 +222,44 @@ def _of_all(node):
     return words.pop() if len(words) == 1 and whole else None, len(terms)
 
 
+def parent_kept(node):
+    """The node that made what this one hands on as it is."""
+    left = 8
+    while left > 0 and _word(node) in SAME and _parent(node) is not None:
+        node, left = _parent(node), left - 1
+    return node
+
+
+TERMS = 8  # of a sum, that are followed to what they depend on
+
+
+def factor_to(torch, tensor, scale, target):
+    """What a scalar's terms that depend on the node are multiplied by; None where that is not
+    known, they differ, or a divided sum may be a mean of another number.
+    """
+    waiting, factors, terms = [(tensor.grad_fn, 1.0, scale)], set(), 0
+    while waiting:
+        node, times, left = waiting.pop()
+        word = _word(node)
+        if word in ("Mul", "Div") and _parent(node) is not None:
+            constant = _constant(torch, node)
+            if left is not None and word == "Mul" and _is_scale(torch, node, constant, left):
+                left, constant = None, 1.0
+            if not constant:
+                return None
+            times = times * constant if word == "Mul" else times / constant
+        elif word not in ("Add", "Sub", "Neg") and word not in SAME:
+            terms += 1
+            if terms > TERMS:
+                return None
+            if any(one is target for one in itertools.islice(nodes_from([node]), NODES)):
+                summed = _reduction(node)[0] != "mean" and times != 1
+                factors.add(None if summed else abs(times))
+            continue
+        waiting += [(parent, times, left) for parent in behind(node) if parent is not None]
+    return factors.pop() if len(factors) == 1 else None
+
+
 # ---- what a loss depends on ----------------------------------------------------------------------
 
 FORWARD = "ls_forward"  # in the metadata of the nodes that made a known model's outputs

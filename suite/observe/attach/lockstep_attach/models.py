@@ -578,6 +578,8 @@ class Models:
 
     def look_for(self, params, at):
         """Finds the outermost modules that hold an optimizer's parameters of no known model."""
+        for model in self.live():
+            self.hub.params.remember(model.ref())
         missing = {id(p): place for place, p in enumerate(params) if self.entry_of(p) is None}
         if not missing:
             return
@@ -595,6 +597,7 @@ class Models:
         for _, _, module, held in sorted(roots, key=lambda root: root[:2]):
             if held - covered:
                 covered |= held
+                self.hub.params.remember(module)
                 self._candidate(module, at)
         if set(missing) - covered:
             self.hub.remark("an optimizer has parameters that belong to no module", at)

@@ -83,7 +83,7 @@ class Optimizers:
 
     # ---- what is known ---------------------------------------------------------------------------
 
-    def _found(self):
+    def found(self):
         """[(what is known, the optimizer)] of those that are alive."""
         return [(entry, optimizer) for optimizer, entry in self.by_object.alive()]
 
@@ -93,7 +93,7 @@ class Optimizers:
     def _behind(self, optimizer):
         """Of an object that stands for a known one and has its groups, as Lightning's."""
         groups = getattr(optimizer, "param_groups", None)
-        for entry, known in self._found() if groups is not None else ():
+        for entry, known in self.found() if groups is not None else ():
             if known.param_groups is groups:
                 return entry
         return None
@@ -167,6 +167,7 @@ class Optimizers:
             where = script_text.rate(entry.at, self.hub.places.work)
             if len({bool(group.get("weight_decay")) for group in groups}) > 1:
                 spared = script_text.spared(entry.at, self.hub.places.work)
+        replaced = self.hub.params.successors(self.params(optimizer))
         return {
             "event": "optimizer",
             "optimizer": entry.index,
@@ -182,6 +183,7 @@ class Optimizers:
             "copies_at": script_text.gradients_copied(entry.at, self.hub.places.work),
             "restored": entry.restored,
             "groups": groups,
+            **({"replaced": replaced} if replaced else {}),
         }
 
     def _step_place(self, kind):
@@ -272,12 +274,12 @@ class Optimizers:
 
     def holder(self, param):
         """Late: the number of the only optimizer that has the parameter; None where several do."""
-        found = [e for e, one in self._found() if any(p is param for p in self.params(one))]
+        found = [e for e, one in self.found() if any(p is param for p in self.params(one))]
         return lambda: found[0].index if len(found) == 1 else None
 
     def group_of(self, params):
         """The number of the group, of several of an optimizer, whose parameters these are."""
-        for _, optimizer in self._found() if params else ():
+        for _, optimizer in self.found() if params else ():
             for place, group in enumerate(optimizer.param_groups):
                 own = group["params"]
                 whole = len(own) == len(params) and own[0] is params[0] and own[-1] is params[-1]
@@ -291,7 +293,7 @@ class Optimizers:
 
     def moving(self):
         """The ids of parameters that an optimizer has, at a rate above 0."""
-        groups = [group for _, optimizer in self._found() for group in optimizer.param_groups]
+        groups = [group for _, optimizer in self.found() for group in optimizer.param_groups]
         moving = [group for group in groups if float(group.get("lr", 1)) != 0]
         return {id(p) for group in moving for p in group["params"]}
 
@@ -299,7 +301,7 @@ class Optimizers:
         """What shows later which optimizers' parameters a backward gave gradients: of each a few,
         with theirs now. Nothing where there is one optimizer.
         """
-        alive, out = self._found(), []
+        alive, out = self.found(), []
         for entry, optimizer in alive[:MARKED] if len(alive) > 1 else ():
             params = self.params(optimizer)
             for param in params[:: max(1, len(params) // MARKS)]:
@@ -469,14 +471,14 @@ class Optimizers:
     def _report_idle(self):
         """Optimizers that were built and never asked to step, while others were for some time."""
         self.said_idle = True
-        for entry, optimizer in self._found():
+        for entry, optimizer in self.found():
             known = [self.hub.models.entry_of(p) for p in self.params(optimizer)]
             names = [one.name for one in known if one is not None]
             if names and entry.index is None:
                 self.hub.put("idle", at=entry.at, params=names[:256], steps=IDLE)
 
     def _report_hidden(self):
-        held = {id(p) for _, optimizer in self._found() for p in self.params(optimizer)}
+        held = {id(p) for _, optimizer in self.found() for p in self.params(optimizer)}
         for model, at, names in self.hub.models.hidden(held):
             self.hub.put("hidden", model=model, at=at, names=names[:32], count=len(names))
 

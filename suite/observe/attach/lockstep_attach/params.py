@@ -19,6 +19,8 @@ class Params:
         self.tied = []  # of a module that is converted from meta: names of one parameter
         self.torn = []  # (module, names, place) of one that became several
         self.thawed = ByObject()  # where parameters took the place of frozen ones
+        self.paths = ByObject()  # of parameters when an optimizer was built: (root, name)
+        self.made = ByObject()  # since then: where modules got these parameters
 
     def install(self):
         module = self.hub.torch.nn.Module
@@ -114,6 +116,8 @@ class Params:
         """A module gets a parameter under a name, also by an assignment."""
         name, new = given(args, kwargs, "name", 1), given(args, kwargs, "param", 2)
         old = args[0]._parameters.get(name)
+        if new is not None and len(self.paths) > 0:
+            self.made.put(new, self.hub.places.here())
         if old is None or new is None or old is new:
             return
         self.hub.steps.now.changed.add("parameter")
@@ -126,6 +130,31 @@ class Params:
             varied = (new != new.flatten()[0]).any()  # no bias of zeros, which is like any other
             if varied and self.hub.torch.equal(old.to(new.dtype), new):
                 self.thawed.put(new, at)
+
+    def remember(self, root):
+        """Where a module has its parameters while an optimizer is built."""
+        if root is not None:
+            ref = weakref.ref(root)
+            for name, param in root.named_parameters():
+                self.paths.put(param, (ref, name))
+
+    def successors(self, params):
+        """[name, place] of parameters of known models, in no optimizer, that stand where modules had
+        these of an optimizer, which are of no model now.
+        """
+        lost = [p for p in params if self.hub.models.entry_of(p) is None and self.paths.get(p)]
+        held = {
+            id(p) for _, o in self.hub.optimizers.found() for p in self.hub.optimizers.params(o)
+        }
+        out = []
+        for param in lost:
+            ref, name = self.paths.get(param)
+            root = ref()
+            now = dict(root.named_parameters()).get(name) if root is not None else None
+            entry = self.hub.models.entry_of(now) if now is not None else None
+            if entry is not None and now.requires_grad and id(now) not in held:
+                out.append([entry.name, self.made.get(now, "")])
+        return out
 
     def unfrozen(self, params):
         """[name, place] of those that are trained, where a frozen one of the same values was, and a
