@@ -1,5 +1,5 @@
-/* What a parameter loses when another object takes its place: that it is frozen, or one under
- * several names. */
+/* What a parameter loses when another object takes its place: that it is frozen, one under several
+ * names, or an optimizer's. */
 #include "rules.h"
 #include "suite/observe/trace/job.h"
 
@@ -38,6 +38,25 @@ static void judge_untied(const ls_observe_rank *rank, ls_observe_finding *out)
     }
 }
 
+static void judge_replaced(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_event *optimizer;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
+        const ls_event *replaced = ls_event_list(optimizer, replaced);
+        const ls_event *first = ls_event_at(replaced, 0);
+        if (first != NULL && ls_verdict_good(out->verdict.code)) {
+            const char *at = ls_event_to_text(ls_event_at(first, 1), "");
+            ls_finding_set(
+                out, LS_FAIL, at[0] != '\0' ? at : ls_event_text(optimizer, at, ""),
+                "the optimizer was built before parameters were replaced: it steps those "
+                "that the model had",
+                "build the optimizer after the model has its last parameters",
+                "%d parameters took the place of an optimizer's and are in none: %.100s",
+                ls_event_count(replaced), ls_event_to_text(ls_event_at(first, 0), "?"));
+        }
+    }
+}
+
 void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *at = "";
@@ -56,6 +75,7 @@ void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding
                        names.count, ls_job_names_text(&names));
     }
     judge_untied(&trace->rank[0], out);
+    judge_replaced(&trace->rank[0], out);
     ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
                      "%d frozen parameters, none of which is replaced by a trainable one", frozen);
 }

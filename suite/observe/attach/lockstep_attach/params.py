@@ -139,8 +139,8 @@ class Params:
                 self.paths.put(param, (ref, name))
 
     def successors(self, params):
-        """[name, place] of parameters of known models, in no optimizer, that stand where modules had
-        these of an optimizer, which are of no model now.
+        """[name, place] of parameters of known models, in no optimizer, that stand where modules
+        had these of an optimizer, which are of no model now.
         """
         lost = [p for p in params if self.hub.models.entry_of(p) is None and self.paths.get(p)]
         held = {
