@@ -65,15 +65,12 @@ class Name:
     def _tensor(self, value):
         if value.device.type != "cpu" or value.layout != self.torch.strided:
             raise Unknown
-        flat, kind = words(self.torch, value), (str(value.dtype), tuple(value.shape))
+        (flat, rest), kind = words(self.torch, value.detach()), (str(value.dtype), value.shape)
         if flat.numel() > WORDS:
-            whole = flat[: flat.numel() // 2 * 2]
-            if flat.storage_offset() % 2 == 0:  # four times as fast
-                whole = whole.view(self.torch.int64)
-            kind = (*kind, int(whole.sum(dtype=self.torch.int64)), int(flat[-1]))
-            self.bytes += 4 * flat.numel()
+            kind = (*kind, int(flat.sum()), int(flat[-1]))
+            self.bytes += 8 * flat.numel()
             flat = flat[:: flat.numel() // WORDS]
-        self._bytes(kind, flat.contiguous().numpy().data)
+        self._bytes((*kind, None if rest is None else int(rest)), flat.contiguous().numpy().data)
 
     def add(self, value):
         plain = type(value) in (list, tuple) and set(map(type, value)) <= SCALARS
