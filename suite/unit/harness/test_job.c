@@ -214,6 +214,8 @@ static void check_environment(const ls_job *job, int rank, const char *token, co
     ls_words_free(&words);
 }
 
+#define NEVER_RESTARTED "TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=0 "
+
 TEST(every_variable_of_a_rank)
 {
     static const char *const stale[] = {
@@ -227,8 +229,8 @@ TEST(every_variable_of_a_rank)
     setenv("OMP_NUM_THREADS", "9", 1);
     check_environment(&job, 0, NULL,
                       "KEPT=yes RANKS=kept RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
-                      "GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 LS_RUN_DIR=/r "
-                      "OMP_NUM_THREADS=1");
+                      "GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 " NEVER_RESTARTED
+                      "LS_RUN_DIR=/r OMP_NUM_THREADS=1");
     for (size_t i = 0; i < sizeof stale / sizeof *stale; i++) {
         setenv(stale[i], "stale", 1);
     }
@@ -236,11 +238,12 @@ TEST(every_variable_of_a_rank)
     job.local_nodes = 300;
     job.share_devices = true;
     job.threads = 2;
-    check_environment(&job, 499, "t",
-                      "KEPT=yes RANKS=kept RANK=499 WORLD_SIZE=600 LOCAL_RANK=1 "
-                      "LOCAL_WORLD_SIZE=2 GROUP_RANK=249 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 "
-                      "LS_TOKEN=t LS_RUN_DIR=/r LS_NODE_ADDR=127.0.1.0 LS_OVERSUBSCRIBE=1 "
-                      "NCCL_HOSTID=lockstep-node-249 OMP_NUM_THREADS=2");
+    check_environment(
+        &job, 499, "t",
+        "KEPT=yes RANKS=kept RANK=499 WORLD_SIZE=600 LOCAL_RANK=1 "
+        "LOCAL_WORLD_SIZE=2 GROUP_RANK=249 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 " NEVER_RESTARTED
+        "LS_TOKEN=t LS_RUN_DIR=/r LS_NODE_ADDR=127.0.1.0 LS_OVERSUBSCRIBE=1 "
+        "NCCL_HOSTID=lockstep-node-249 OMP_NUM_THREADS=2");
     ls_simnet net = {.nodes = 2};
     job.world = 4;
     job.local_nodes = 2;
@@ -249,7 +252,7 @@ TEST(every_variable_of_a_rank)
     check_environment(&job, 3, NULL,
                       "KEPT=yes RANKS=kept LS_OVERSUBSCRIBE=stale RANK=3 WORLD_SIZE=4 "
                       "LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 MASTER_ADDR=10.213.0.1 "
-                      "MASTER_PORT=29500 LS_RUN_DIR=/r LS_NODE_ADDR=10.213.0.2 "
+                      "MASTER_PORT=29500 " NEVER_RESTARTED "LS_RUN_DIR=/r LS_NODE_ADDR=10.213.0.2 "
                       "NCCL_HOSTID=lockstep-node-1 OMP_NUM_THREADS=2");
     ls_hosts hosts = {.count = 2};
     snprintf(hosts.master_address, sizeof hosts.master_address, "10.9.8.7");
@@ -261,7 +264,8 @@ TEST(every_variable_of_a_rank)
     check_environment(&job, 2, NULL,
                       "KEPT=yes RANKS=kept NCCL_HOSTID=stale LS_OVERSUBSCRIBE=stale RANK=2 "
                       "WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 "
-                      "MASTER_ADDR=10.9.8.7 MASTER_PORT=29500 LS_RUN_DIR=/r OMP_NUM_THREADS=2");
+                      "MASTER_ADDR=10.9.8.7 MASTER_PORT=29500 " NEVER_RESTARTED
+                      "LS_RUN_DIR=/r OMP_NUM_THREADS=2");
     job.local_nodes = 2;
     ck_assert_int_eq(ls_job_nodes(&job), 4);
 }
@@ -276,7 +280,8 @@ TEST(threads_of_a_rank)
         setenv("A", "b", 1);
         LS_TEXT(want, 400,
                 "A=b RANK=0 WORLD_SIZE=%d LOCAL_RANK=0 LOCAL_WORLD_SIZE=%d GROUP_RANK=0 "
-                "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 LS_RUN_DIR=/r OMP_NUM_THREADS=%d",
+                "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 " NEVER_RESTARTED
+                "LS_RUN_DIR=/r OMP_NUM_THREADS=%d",
                 world, world, world <= cores ? cores / world : 1);
         check_environment(&job, 0, NULL, want);
         ls_supervise_rank_info info = {.world = world, .master_address = "a", .ranks_here = world};
@@ -287,7 +292,7 @@ TEST(threads_of_a_rank)
         setenv("OMP_NUM_THREADS", "77", 1);
         words = ls_supervise_environment(&info);
         ck_assert_str_eq(words.word[1], "OMP_NUM_THREADS=77");
-        ck_assert_str_eq(words.word[words.count - 1], "MASTER_PORT=0");
+        ck_assert_str_eq(words.word[words.count - 1], "TORCHELASTIC_MAX_RESTARTS=0");
         ls_words_free(&words);
     }
 }
