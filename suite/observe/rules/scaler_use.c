@@ -155,6 +155,7 @@ typedef struct scaled_clip {
     const char *at;
     long long step; /* of the first */
     double limit, scale;
+    bool unread;      /* nothing had read the scale, to compute the limit by */
     bool same, other; /* at another scale: with the same limit, with another */
 } scaled_clip;
 
@@ -165,7 +166,11 @@ static void note_scaled_clip(const ls_calls *calls, scaled_clip *list, int most)
     for (int i = 0; i < most && scale > 0; i++) {
         scaled_clip *own = &list[i];
         if (own->at == NULL) {
-            *own = (scaled_clip){calls->call->at, ls_calls_step(calls), limit, scale, false, false};
+            *own = (scaled_clip){.at = calls->call->at,
+                                 .step = ls_calls_step(calls),
+                                 .limit = limit,
+                                 .scale = scale,
+                                 .unread = ls_event_bool(calls->call->json, scale_unread, false)};
             return;
         }
         if (strcmp(own->at, calls->call->at) == 0) {
@@ -176,8 +181,9 @@ static void note_scaled_clip(const ls_calls *calls, scaled_clip *list, int most)
     }
 }
 
-/* A limit times the scale clips scaled gradients as it should, and follows the scale where that
- * changes: one that does not is no such limit. While the scale stays, that is guessed. */
+/* A limit times the scale clips scaled gradients as it should: it is computed from the scale, and
+ * follows it where that changes. While the scale stays and is read for something, that is guessed.
+ */
 static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     enum { PLACES = 8 };
@@ -205,7 +211,7 @@ static void check_clips(const ls_observe_trace *trace, ls_observe_finding *out)
                            "rank %d, step %lld: gradients were clipped to %g while they were still "
                            "times the scale",
                            k, list[i].step, list[i].limit);
-            (list[i].same ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+            (list[i].same || list[i].unread ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
         }
     }
 }

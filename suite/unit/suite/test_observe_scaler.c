@@ -148,12 +148,14 @@ ROWS_TEST(mistakes_are_caught, wrong)
     calls_judge_row(&wrong[_i], false, "train.py:2");
 }
 
-/* A limit that stays while the scale changes is not times it; one that follows it is; while the
- * scale stays, both are possible. f16 without a scale may be enough for an optimizer. */
+/* A limit that stays while the scale changes, or that nothing computes from it, is not times it;
+ * one that follows it is; while the scale stays, both are possible. f16 without a scale may be
+ * enough for an optimizer. */
 static const calls_row guessed[] = {
     {"2x F S B N K P Z", "scaler.order", CALLS_HINT,
      "clipping without scaler.unscale_(optimizer) before it | train.py:2"},
     {"2x F S B N K P Z; F S B N k P Z", "scaler.order", CALLS_HINT, "clipping without"},
+    {"2x F S B N{\"scale_unread\":true} K P Z", "scaler.order", LS_FAIL, "clipping without"},
     {"2x F S B N k P Z; F S B N K P Z", "scaler.order", LS_FAIL, "clipping without"},
     {"2x F S B N{\"limit\":512} k P Z; F S B N{\"limit\":128} K P Z", "scaler.order", LS_PASS, ""},
     {"2x F S B K P Z; F b O Z", "scaler.losses", CALLS_HINT, "f16 forwards"},

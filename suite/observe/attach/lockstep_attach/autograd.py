@@ -245,6 +245,8 @@ class Autograd:
         limit = None if isinstance(limit, str) else hub.optimizers.value(limit)
         kind = "inf" if kind == float("inf") else kind
         members = {"limit": limit, "norm": None, "norm_type": kind, "params": None}
+        if hub.scalers.never_read():
+            members["scale_unread"] = True
         entry = hub.steps.note("clip", how=how, **members)
         params, args, kwargs = self._counted(args, kwargs)
         return Swap(args, kwargs, (entry, params))

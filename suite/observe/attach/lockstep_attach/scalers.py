@@ -4,6 +4,7 @@ import itertools
 import time
 import weakref
 
+from . import script_text
 from .events import value_of
 from .losses import behind, is_plain, nodes_from
 from .samples import type_name
@@ -26,6 +27,7 @@ class Scalers:
         self.checks = 32  # of gradients that the script throws away
         self.scaling = False  # an enabled scaler has scaled a loss
         self.asked = False  # get_scale() was called since the last update()
+        self.read = None  # whether the script ever read a scale; None: not by get_scale()
         self.penalty = False  # gradients of a scaled loss were taken with a graph, since then
         self.stepper = None  # (scaler, optimizer, entry) of the step that runs
         self.stepped = False
@@ -167,7 +169,16 @@ class Scalers:
     # ---- penalties -------------------------------------------------------------------------------
 
     def _enter_get(self, args, kwargs):
-        self.asked = True
+        self.asked = self.read = True
+
+    def never_read(self):
+        """Whether nothing that the script computes can be times the scale: it scaled a loss, and
+        never read the scale.
+        """
+        if self.read is None and self.scaling:
+            places = self.hub.places
+            self.read = script_text.scale_read(places.here(), places.work) is not None
+        return self.scaling and not self.read
 
     def _enter_grad(self, args, kwargs):
         """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a

@@ -47,6 +47,7 @@ LONGEST = 8  # lines of such a list
 STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")
 REPLACED = re.compile(r"([\w.\[\]'\"]+)\.dataset\.transforms?\s*=[^=]")
 COPIES = re.compile(r"\.grad\b(?:\.data)?\.(?:clone|flatten|view|reshape|ravel)\(")
+SCALE = re.compile(r"\._scale\b|\._get_scale_async\b")
 ABOVE = 3  # lines above, where a condition may say for which files
 MADE = re.compile(r"^\s*return\b.*\bloss|\.backward\(|backward\(", re.IGNORECASE)
 
@@ -96,6 +97,7 @@ def _first(pattern, place, work):
 rate = functools.partial(_first, RATE)  # sets the rate of some groups of an optimizer
 rate_set = functools.partial(_first, SETS)  # sets a rate at all
 gradients_copied = functools.partial(_first, COPIES)  # copies a gradient, or flattens it
+scale_read = functools.partial(_first, SCALE)  # reads a scaler's tensor around get_scale()
 
 
 def rate_scaled(place, work):
