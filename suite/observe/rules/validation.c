@@ -42,14 +42,41 @@ static validation look(const ls_observe_rank *rank, const ls_event *data, int mo
     return v;
 }
 
+/* The same data are gone through again before the next step, as by Monte Carlo dropout. */
+static bool is_repeated(const ls_observe_rank *rank, const ls_event *pass)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (data != pass && ls_pass_is_validation(data) && ls_event_same(data, pass, at) &&
+            ls_pass_last_step(data) == ls_pass_last_step(pass)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Statistics that are measured in training mode are used in eval mode. */
+static bool is_run_in_eval(const ls_observe_rank *rank, int model)
+{
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_call(call, step) {
+            if (call->kind == LS_CALL_FORWARD && call->model == model &&
+                ls_calls_flag(call, training) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *data, int *seen,
                        ls_observe_finding *out, ls_observe_finding *guessed)
 {
     const ls_observe_rank *rank = &trace->rank[k];
     for (int m = 0; m < ls_job_models(rank); m++) {
         const ls_event *model = ls_job_model(rank, m);
-        int modes =
-            ls_job_count(model, dropout) + ls_job_count(model, bn) + ls_job_count(model, sync_bn);
+        int norms = ls_job_count(model, bn) + ls_job_count(model, sync_bn);
+        int modes = ls_job_count(model, dropout) + norms;
         validation v = look(rank, data, m);
         *seen += v.in_eval + v.in_training > 0;
         /* A forward for each batch, but for one that others than a validation may have made. */
@@ -65,7 +92,9 @@ static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *dat
                              "right where statistics of batch norm are measured anew");
             continue;
         }
-        ls_finding_set(guessed, LS_FAIL, v.forward->at,
+        bool measured = norms > 0 && is_run_in_eval(rank, m);
+        bool once = v.in_training <= v.batches + 1 && !is_repeated(rank, data);
+        ls_finding_set(once && !measured ? out : guessed, LS_FAIL, v.forward->at,
                        "no model.eval() before the validation: dropout is on, batch norms use the "
                        "batch, and their running statistics take in validation data",
                        "model.eval() before the validation, model.train() after it",

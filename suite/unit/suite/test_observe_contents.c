@@ -164,11 +164,16 @@ static const struct {
 } validations[] = {
     {"F S B K P Z E F{\"grad\":false,\"training\":false,\"times\":10} T A", 80, "val.py:4",
      "validation.mode", LS_PASS, "2 validations: nothing draws"},
-    {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4", "validation.mode", CALLS_HINT,
+    {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4", "validation.mode", LS_FAIL,
      "rank 0: Net runs in training mode over 10 batches that are not trained on | no model.eval() "
      ".. | train.py:20 | model.eval()"},
-    {"F S B K P Z F{\"grad\":false,\"times\":9} A", 80, "val.py:4", "validation.mode", CALLS_HINT,
+    {"F S B K P Z F{\"grad\":false,\"times\":9} A", 80, "val.py:4", "validation.mode", LS_FAIL,
      "10 batches"},
+    /* several masks for each batch; norms that are run in eval mode elsewhere */
+    {"F S B K P Z F{\"grad\":false,\"times\":12} A", 80, "val.py:4", "validation.mode", CALLS_HINT,
+     "10 batches"},
+    {"F{\"training\":false} F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "val.py:4",
+     "validation.mode", CALLS_HINT, "10 batches"},
     {"F S B K P Z F{\"grad\":false,\"times\":8} A", 80, "val.py:4", "validation.mode", LS_PASS,
      "2 valid"},
     /* statistics of batch norm over the training data, or by a loop of a library */

@@ -250,7 +250,9 @@ class Model:
             "norm_params": self._norm_names(module),
             "bn": len([m for m in norms if m not in synced]),
             "sync_bn": len(synced),
-            "dropout": sum(isinstance(m, torch.nn.modules.dropout._DropoutNd) for m in parts),
+            "dropout": sum(
+                isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0 for m in parts
+            ),
             "compiled": self.compiled,
         }
         if self.parts:
