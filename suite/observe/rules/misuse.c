@@ -76,32 +76,33 @@ static const struct {
     const char *rule, *kind;
     const char *what; /* with members of the event in braces */
     const char *cause, *advice;
-    bool may_be_meant; /* WEAK, then */
+    enum { SURE, GUESSED, MAY_BE_MEANT } tier; /* the last: WEAK */
 } kinds[] = {
-    {"gradient.loss", "target_0_ahead",
-     "the target of a cross entropy is the model's own input, token by token",
-     "the targets are not shifted: the model learns to hand on the token that it sees",
-     "the target of place i is the token at i + 1", true},
-    {"gradient.loss", "target_2_ahead",
-     "the target of a cross entropy is the token two places ahead of the model's input",
-     "the targets are shifted twice, by the script and by the model or its loss",
-     "shift them once: hand the model labels as they are, or compute the loss yourself"},
-    {"gradient.loss", "labels_of_padding",
-     "of {count} labels where the attention mask is 0, none is -100: they are trained on",
-     "labels are a copy of the padded input: the model is trained to predict padding",
-     "set the labels to -100 where the attention mask is 0"},
     {"gradient.loss", "kl_of_probabilities",
      "kl_div is given probabilities where it takes their logarithms",
      "softmax in place of log_softmax for the first argument of kl_div",
      "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")"},
-    {"gradient.loss", "kl_of_scores",
-     "kl_div is given scores where it takes logarithms of probabilities",
-     "no log_softmax of the first argument of kl_div",
-     "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")", true},
     {"gradient.loss", "kl_to_logarithms",
      "kl_div is given a target with negative values, and log_target is not set",
      "logarithms, or scores, as the target of kl_div: terms below 0 count as 0",
      "softmax of the target, or log_target=True"},
+    {"gradient.loss", "target_0_ahead",
+     "the target of a cross entropy is the model's own input, token by token",
+     "the targets are not shifted: the model learns to hand on the token that it sees",
+     "the target of place i is the token at i + 1", MAY_BE_MEANT},
+    {"gradient.loss", "target_2_ahead",
+     "the target of a cross entropy is the token two places ahead of the model's input",
+     "the targets are shifted twice, by the script and by the model or its loss",
+     "shift them once: hand the model labels as they are, or compute the loss yourself", GUESSED},
+    {"gradient.loss", "labels_of_padding",
+     "of {count} labels where the attention mask is 0, none is -100: they are trained on",
+     "labels are a copy of the padded input: the model is trained to predict padding",
+     "set the labels to -100 where the attention mask is 0", GUESSED},
+    {"gradient.loss", "kl_of_scores",
+     "kl_div is given scores where it takes logarithms of probabilities",
+     "no log_softmax of the first argument of kl_div",
+     "kl_div(log_softmax(student / T), softmax(teacher / T), reduction=\"batchmean\")",
+     MAY_BE_MEANT},
     {"validation.mode", "dropout_in_eval",
      "a dropout is on while the model is in eval mode and autograd is off",
      "functional dropout whose training argument is left out, or True: eval() does not reach it",
@@ -134,11 +135,11 @@ static const struct {
      "two data sets of one kind are normalized by {one} ({other_at}) and by {other} ({at})",
      "training and validation normalize differently: the score is of inputs that the model has "
      "not seen",
-     "the same Normalize in both", true},
+     "the same Normalize in both", MAY_BE_MEANT},
     {"validation.alike", "classes_apart",
      "class \"{name}\" is number {one} in one data set and {other} in the other",
      "the folders of training and validation hold different classes, which are numbered apart",
-     "hand the training's class_to_idx to both, or add the missing folders", true},
+     "hand the training's class_to_idx to both, or add the missing folders", MAY_BE_MEANT},
 };
 
 /* Whether a backward ran in a pass over that loader: 1 or 0; -1: no pass was seen. */
@@ -225,8 +226,11 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
         }
         char text[400];
         describe(kinds[i].what, event, text, sizeof text);
-        ls_finding_set(out, kinds[i].may_be_meant ? LS_WEAK : LS_FAIL, ls_event_text(event, at, ""),
-                       kinds[i].cause, kinds[i].advice, "rank %d: %s", rank - 1, text);
+        ls_observe_finding one = {0};
+        ls_finding_set(&one, kinds[i].tier == MAY_BE_MEANT ? LS_WEAK : LS_FAIL,
+                       ls_event_text(event, at, ""), kinds[i].cause, kinds[i].advice, "rank %d: %s",
+                       rank - 1, text);
+        (kinds[i].tier == GUESSED ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
         return;
     }
 }
@@ -246,18 +250,25 @@ void ls_rules_validation_alike(const ls_observe_trace *trace, ls_observe_finding
 /* ---- gradient.loss --------------------------------------------------------------------------- */
 
 static const struct {
-    const char *given, *what, *cause, *advice;
+    const char *given;
+    bool guessed;
+    const char *what, *cause, *advice;
 } ways[] = {
-    {"probabilities", "a cross entropy is given the result of a softmax",
+    {"softmax", false, "a cross entropy is given the result of a softmax",
      "softmax before cross_entropy, which takes the softmax itself: gradients are a small part of "
      "what they should be",
      "give cross_entropy the scores, and take the softmax for predictions only"},
-    {"scores", "nll_loss is given scores or probabilities, not their logarithms",
+    {"probabilities", true, "the softmax of the result of a softmax is taken",
+     "softmax before log_softmax, which takes the softmax itself: gradients are a small part of "
+     "what they should be",
+     "give it the scores, and take the softmax for predictions only"},
+    {"scores", true, "nll_loss is given scores or probabilities, not their logarithms",
      "nll_loss without log_softmax", "use cross_entropy, or log_softmax before nll_loss"},
-    {"sigmoid", "binary_cross_entropy_with_logits is given the result of a sigmoid or softmax",
+    {"sigmoid", false,
+     "binary_cross_entropy_with_logits is given the result of a sigmoid or softmax",
      "a sigmoid before a loss that takes the sigmoid itself",
      "give the loss the scores, and take the sigmoid for predictions only"},
-    {"crossed", "outputs of N x 1 are compared with N targets: each with all of them",
+    {"crossed", true, "outputs of N x 1 are compared with N targets: each with all of them",
      "outputs and targets differ in shape and are broadcast to N x N",
      "give both the same shape: outputs.squeeze(1)"},
 };
@@ -269,7 +280,8 @@ static bool report_gathered(const ls_call *call, long long step, ls_observe_find
     if (at[0] == '\0') {
         return false;
     }
-    ls_finding_set(out, LS_FAIL, at,
+    ls_observe_finding one = {0};
+    ls_finding_set(&one, LS_FAIL, at,
                    "all_gather of torch.distributed hands on no gradient: its results are new "
                    "tensors without a graph",
                    "use torch.distributed.nn.functional.all_gather, or put this rank's own tensor "
@@ -277,6 +289,7 @@ static bool report_gathered(const ls_call *call, long long step, ls_observe_find
                    "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
                    "gradient reaches what this rank gave",
                    step);
+    ls_finding_guess(out, &one);
     return true;
 }
 
@@ -292,8 +305,10 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
             }
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 if (strcmp(ls_calls_text(call, loss_given), ways[w].given) == 0) {
-                    ls_finding_set(out, LS_FAIL, call->at, ways[w].cause, ways[w].advice,
+                    ls_observe_finding one = {0};
+                    ls_finding_set(&one, LS_FAIL, call->at, ways[w].cause, ways[w].advice,
                                    "step %lld: %s", (long long)step->step->step, ways[w].what);
+                    (ways[w].guessed ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
                     return;
                 }
             }

@@ -312,8 +312,9 @@ def _is_crossed(node, producer):
 
 
 def misuse(tensor):
-    """What a loss of torch in the graph was given that it is not made for: "probabilities" and
-    "scores" of classes, "sigmoid", "crossed"; None where nothing is found near its end.
+    """What a loss of torch in the graph was given that it is not made for: "softmax" of a cross
+    entropy, "probabilities" and "scores" of classes, "sigmoid", "crossed"; None where nothing is
+    found near its end.
     """
     for node in itertools.islice(nodes_from([tensor.grad_fn]), DEEP):
         word, producer = _word(node), None
@@ -322,6 +323,10 @@ def misuse(tensor):
         elif word in ("LogSoftmax", "BinaryCrossEntropyWithLogits") or word.startswith("NllLoss"):
             producer = _producer(node)
         made_by = _word(producer) if producer is not None else ""
+        if word.startswith("NllLoss") and made_by == "LogSoftmax":
+            inner = _producer(producer)
+            if inner is not None and _word(inner) == "Softmax":
+                return "softmax"
         if word == "LogSoftmax" and made_by == "Softmax":
             return "probabilities"
         if word == "BinaryCrossEntropyWithLogits" and made_by in ("Sigmoid", "Softmax"):
