@@ -98,7 +98,7 @@ static bool fits_norm(const ls_observe_step *step, const ls_call *call, double r
         if (earlier >= call) {
             break;
         }
-        least *= is_value_clip(earlier) ? 0 : coefficient_of(earlier);
+        least = is_value_clip(earlier) ? 0 : least * coefficient_of(earlier); /* of inf, too */
     }
     return returned >= least - room && returned <= norm + room;
 }
