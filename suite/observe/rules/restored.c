@@ -368,6 +368,56 @@ static void judge_pass_again(const ls_observe_trace *trace, ls_observe_finding *
         ls_job_count(before, pass) + 1, path);
 }
 
+/* Whether a pass of the job before is of that epoch or order, or none was for steps either. */
+static bool is_accounted(const ls_observe_rank *before, const ls_event *pass)
+{
+    const ls_event *data;
+    int trained = 0;
+    ls_event_each(data, ls_trace_events(before, data)) {
+        bool again = ls_event_same(data, pass, order) ||
+                     ls_event_int(data, sampler_epoch, -1) == ls_event_int(pass, sampler_epoch, -1);
+        trained += ls_pass_is_trained(data);
+        if (again || (!ls_pass_is_trained(data) && ls_event_same(data, pass, at))) {
+            return true;
+        }
+    }
+    return trained == 0;
+}
+
+/* Before its first step the job goes through a whole pass of an epoch of the sampler that none had
+ * before: as a pass that was cut would be, but none was. */
+static void judge_skipped_pass(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *on = ls_pass_trained(&trace->rank[0], 0), *data, *load, *last = NULL;
+    ls_event_each(data, ls_trace_events(&trace->rank[0], data)) {
+        if (on == NULL || data == on) {
+            return;
+        }
+        if (ls_event_int(data, loader, -1) == ls_event_int(on, loader, -1) &&
+            ls_event_same(data, on, at) && ls_event_bool(data, whole, false) &&
+            ls_event_bool(data, shuffle, false) && ls_event_int(data, count, 0) >= few.value &&
+            ls_pass_last_step(data) <= 1 && ls_event_int(data, sampler_epoch, -1) >= 0 &&
+            !is_accounted(&trace->before->rank[0], data)) {
+            break;
+        }
+    }
+    ls_event_each(load, ls_trace_events(&trace->rank[0], load)) {
+        last = ls_event_int(load, step, 0) == 0 ? load : last;
+    }
+    if (data == NULL || last == NULL) {
+        return;
+    }
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(last, at, ""),
+        "the file was written at the end of a pass, and its place in the data is that of "
+        "the end: the pass behind it is skipped to its end",
+        "begin a new pass at its first sample: skip batches only within the pass that "
+        "the file cut",
+        "the job goes through the %d samples of epoch %d of rank 0 without a step, and "
+        "the job before it made no step with any of that epoch",
+        ls_event_int(data, count, 0), ls_event_int(data, sampler_epoch, 0));
+}
+
 static const ls_event *last_restore(const ls_observe_rank *rank, const char *what)
 {
     const ls_event *restore, *last = NULL;
@@ -593,6 +643,9 @@ void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *o
     judge_batches(trace, out);
     if (ls_verdict_good(out->verdict.code)) {
         judge_pass_again(trace, out);
+    }
+    if (ls_verdict_good(out->verdict.code)) {
+        judge_skipped_pass(trace, out);
     }
     if (ls_verdict_good(out->verdict.code)) {
         judge_rest(trace, out);

@@ -269,6 +269,17 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
           "3x " STEP("0.2") ";" SHARES(bits, a, b, c)
 
 /* A job and the one that went on from its file, or from another one. */
+/* A whole pass of an epoch, of steps, and one that a job goes through without a step. */
+#define WHOLE(epoch, order, trained, first, last)                                       \
+    "{\"event\":\"data\",\"loader\":0,\"at\":\"train.py:30\",\"trained\":" trained      \
+    ",\"shuffle\":true,\"whole\":true,\"count\":8,\"batch\":4,\"sampler_epoch\":" epoch \
+    ",\"order\":\"" order "\",\"steps\":[" first "," last "]}"
+#define SKIPPED(epoch, order) WHOLE(epoch, order, "false", "1", "1") ";"
+#define TWO_EPOCHS                                                     \
+    "4x " STEP("0.2") ";" WHOLE("0", "a", "true", "1", "2") ";" WHOLE( \
+        "1", "b", "true", "3", "4") ";" SAVED("last.pt", "4")
+#define STEPS_OF(epoch) "2x " STEP("0.2") ";" WHOLE(epoch, "d", "true", "1", "2")
+
 static const struct {
     const char *work, *before, *now;
     ls_verdict_code code;
@@ -321,6 +332,15 @@ static const struct {
      BEGIN "2x " STEP("0.2") ";" PASS("0", "b", "true", "1", "2"), LS_PASS, ""},
     {"/a/", PASSES(PASS("1", "a", "true", "3", "4")),
      BEGIN "2x " STEP("0.2") ";" PASS("0", "a", "true", "1", "2"), LS_PASS, ""}, /* never another */
+    /* a pass that no job trains on; one that the job before did, by its epoch or order; a look at
+     * the data that both take */
+    {"/a/", TWO_EPOCHS, BEGIN SKIPPED("2", "c") STEPS_OF("3"), LS_FAIL,
+     "with any of that epoch | the file was written at the end of a pass, and its place in the "
+     "data "
+     "is that of the end: the pass behind it is skipped to its end | train.py:9"},
+    {"/a/", TWO_EPOCHS, BEGIN SKIPPED("1", "c") STEPS_OF("2"), LS_PASS, ""},
+    {"/a/", TWO_EPOCHS, BEGIN SKIPPED("2", "b") STEPS_OF("2"), LS_PASS, ""},
+    {"/a/", SKIPPED("0", "e") TWO_EPOCHS, BEGIN SKIPPED("2", "c") STEPS_OF("2"), LS_PASS, ""},
     /* the rest of a pass that was cut: skipped in the loop, or by the sampler; the pass anew */
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3"),
      LS_FAIL,
