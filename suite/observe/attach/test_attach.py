@@ -200,6 +200,7 @@ MEMBERS = {
     "restore": "what which at step",
     "call": "number call",
     "seed": "at seed",
+    "noise": "at function numbers samples",
     "rows": "loader at batches",
     "moved": "model at step type",
     "join": "at",
@@ -567,6 +568,28 @@ def again_with_attention_computed_again(context):
     why = "attention that drops is computed again in backward"
     _, named = again(context.both("attends_again"), done=why)
     assert not any(name.startswith("again/") for name in named)
+
+
+@test
+def again_with_noise(context):
+    if VERSION < (2, 1):
+        return
+    result = context.both("noisy")
+    again(result, "inner.0.weight", "inner.0.bias", "inner.2.weight", "inner.2.bias")
+    told = [(e["function"], e["numbers"], e["samples"]) for e in result.events(0, "noise")]
+    assert told == [("randn_like", 320, 16), ("normal_", 80, 16)], told
+    begins = [
+        [c["begins"] for s in result.events(rank, "step") for c in s["calls"] if "begins" in c]
+        for rank in (0, 1)
+    ]
+    assert begins[0] and begins[0] == begins[1], begins
+
+
+@test
+def again_with_noise_computed_again(context):
+    if VERSION < (2, 1):
+        return
+    again(context.both("noisy_again"), done="random numbers are drawn again in backward")
 
 
 @test

@@ -911,6 +911,46 @@ def attends_again(losses):
     return attend_in_half(losses, AttendsAgain())
 
 
+class Noisy(nn.Module):
+    """Draws noise, times and choices itself, before and behind a dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(21, 24), nn.Dropout(0.25), nn.Linear(24, 5))
+
+    def forward(self, x):
+        times = torch.rand(len(x), 1)
+        noise = torch.randn_like(x).mul_(times)
+        scores = self.inner(torch.cat([x + noise, times], 1))
+        chosen = torch.randint(2, scores.shape)
+        return scores + chosen * torch.empty_like(scores).normal_(std=0.5)
+
+
+class NoisyAgain(Noisy):
+    def forward(self, x):
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+def noisy_job(losses, model):
+    ddp = DDP(model)
+    torch.manual_seed(3)
+    fit(losses, ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), sharded(vectors(96), 16)[1])
+
+
+@job
+def noisy(losses):
+    """A model that draws in its forward."""
+    noisy_job(losses, Noisy())
+
+
+@job
+def noisy_again(losses):
+    """The same, computed again in backward."""
+    noisy_job(losses, NoisyAgain())
+
+
 SAFETENSORS = """
 import torch
 

@@ -186,13 +186,13 @@ static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *sev
 
 typedef struct draws {
     int compared, alike, several; /* steps in which both drew; from one state; for each sample */
+    int begun, begun_alike;       /* forwards that could draw; of them, in one state */
     int64_t step;
     const ls_call *call;
     const char *generator;
 } draws;
 
-/* The training forwards of all steps of two ranks. What a forward itself draws may be meant to be
- * equal: a mask that all ranks share, the start of an attack. */
+/* The training forwards of all steps of two ranks. */
 static draws compare(const ls_observe_trace *trace, int rank)
 {
     draws d = {0};
@@ -204,6 +204,10 @@ static draws compare(const ls_observe_trace *trace, int rank)
                            b = ls_trace_next_kind(other, LS_CALL_FORWARD, b)) {
             bool several = false,
                  data = !ls_event_has(a->json, input) || !ls_event_same(a->json, b->json, input);
+            if (data && ls_event_has(a->json, begins) && ls_event_has(b->json, begins)) {
+                d.begun++;
+                d.begun_alike += ls_event_same(a->json, b->json, begins);
+            }
             if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn) || !data) {
                 continue;
             }
@@ -221,11 +225,45 @@ static draws compare(const ls_observe_trace *trace, int rank)
     return d;
 }
 
+/* Normal numbers that a forward draws for each sample; NULL: none. Others may be meant to be equal:
+ * a mask that all ranks share, the start of an attack. */
+static const ls_event *noise_of(const ls_observe_rank *rank)
+{
+    const ls_event *noise;
+    ls_event_each(noise, ls_trace_events(rank, noise)) {
+        if (ls_event_number(noise, numbers, 0) >=
+            for_each_sample.value * ls_event_number(noise, samples, INFINITY)) {
+            return noise;
+        }
+    }
+    return NULL;
+}
+
+static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d, int *compared,
+                        ls_observe_finding *out)
+{
+    const ls_event *noise = noise_of(&trace->rank[0]);
+    *compared += noise != NULL ? d->begun : 0;
+    if (noise == NULL || d->begun_alike < steps_alike.value || d->begun_alike < d->begun) {
+        return;
+    }
+    ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
+    ls_finding_set(out, LS_FAIL, ls_event_text(noise, at, ""),
+                   "all ranks draw the same random numbers: the noise is equal on them, though "
+                   "their samples differ",
+                   seed_ranks,
+                   "ranks 0 and %d begin %d of %d forwards in one state of the generator, and a "
+                   "forward draws %g normal numbers for %g samples (%.30s)",
+                   rank, d->begun_alike, d->begun, ls_event_number(noise, numbers, 0),
+                   ls_event_number(noise, samples, 0), ls_event_text(noise, function, ""));
+}
+
 static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
                         ls_observe_finding *out)
 {
     draws outside = compare(trace, rank);
     *compared += outside.compared;
+    judge_noise(trace, rank, &outside, compared, out);
     if (outside.several >= steps_alike.value && outside.alike == outside.compared) {
         ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
         ls_finding_set(out, LS_FAIL, outside.call->at,

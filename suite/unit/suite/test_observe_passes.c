@@ -401,6 +401,12 @@ ROWS_TEST(workers_draw_their_own, drew)
 #define RANKS(zero, one) "0:" zero "; 1:" one
 #define NOISE(a, b, numbers) \
     RANKS(DREW(a, numbers), DREW(b, numbers)) "; " RANKS(DREW(a "2", numbers), DREW(b "2", numbers))
+/* Forwards that begin in these states, and normal numbers that the model draws in each. */
+#define BEGAN(state) "F{\"begins\":\"" state "\"} S B K P Z"
+#define BEGUN(a, b) "; " RANKS(BEGAN(a), BEGAN(b))
+#define NORMAL(numbers)                                                                    \
+    "{\"event\":\"noise\",\"at\":\"net.py:9\",\"function\":\"randn\",\"numbers\":" numbers \
+    ",\"samples\":16}"
 #define SEED(seed) "{\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" seed "}; "
 #define WORKERS(a, b, many)                                                                    \
     "F S B K P Z; 0:=DistributedSampler 64 8 0 2 1 \"random\":[[0,{\"torch\":\"" a "\"}," many \
@@ -423,6 +429,15 @@ static const calls_row drawn[] = {
      ""},
     {"2x F{\"drawn\":[[\"torch\",\"a\",32]],\"samples\":16,\"input\":\"e\"} S B K P Z",
      "data.random", LS_SKIP, ""},
+    /* noise of the model's own: of samples; one number each; a step that differs; one step */
+    {SEED("7") NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL,
+     "begin 2 of 2 forwards in one state .. draws 32 normal numbers for 16 samples (randn) | .. | "
+     "train.py:3"},
+    {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL, "| net.py:9"},
+    {NORMAL("31") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_SKIP, ""},
+    {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b") BEGUN("c", "d"), "data.random", LS_PASS,
+     "3 workers, passes and steps"},
+    {NORMAL("32") BEGUN("a", "a"), "data.random", LS_PASS, "1 workers"},
     {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
     /* a choice for the batch */
     {FEW("a", "a"), "data.random", LS_PASS, ""},

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from . import effects, functions, losses, masks
+from . import effects, functions, losses, masks, noise
 from .collectives import refusing
 from .models import plain_name
 from .records import (
@@ -24,6 +24,7 @@ from .records import (
     from_outside,
     mapped,
     own,
+    tensors_in,
     tensors_of,
     used_outside,
 )
@@ -289,6 +290,9 @@ class Again:
         begin = time.perf_counter()
         torch = self.hub.torch
         self._in_type(records, torch.float32, "f32")
+        for record in records:
+            inputs = [t for t in tensors_in(torch, (record.args, record.kwargs), []) if t.dim() > 0]
+            noise.tell(self.hub, record, int(inputs[0].shape[0]) if inputs else None)
         if time.perf_counter() - begin > SLOW_S:
             raise Reason("the run in f32 took more than %.0f s" % SLOW_S)
         self._in_type(records, torch.float64, "f64")
@@ -537,7 +541,7 @@ class Again:
             raise Reason("an output of the copy has no gradient")
         called = functions.own_functions(torch, outputs)
         pairs = from_outside(torch, pairs, max(ROUNDED * moved, ROUNDED_LEAST))
-        with masks.drawn_once(self, record):
+        with masks.drawn_once(self, record), noise.never(self, record, dtype):
             torch.autograd.backward([t for t, _ in pairs], [grad for _, grad in pairs])
         if not record.exact and not self._is_same_state(left, record.random):
             self._draw_again(record, module, dtype, outputs, left)
@@ -565,9 +569,13 @@ class Again:
         torch = self.hub.torch
         self.set_random(random)
         args, kwargs = self._mapped((record.args, record.kwargs), turn)
+        dtype = next(module.parameters()).dtype
         if record.path:
             module = dict(module.named_modules())[record.path]
-        with masks.repeated(self, record.dropped):
+        drawn = contextlib.nullcontext()
+        if random is record.random:
+            drawn = noise.repeated(self, record, dtype)
+        with masks.repeated(self, record.dropped), drawn:
             return tensors_of(torch, module(*args, **kwargs), [])
 
     def _compare(self, record, outputs):

@@ -11,6 +11,10 @@ PERIOD = 624  # numbers that the generator of a CPU makes at once
 LEFT = slice(8, 12)  # of its state: a 32-bit count of those that are left
 
 
+def _digest(data):
+    return hashlib.blake2b(data, digest_size=6).hexdigest()
+
+
 class Draws:
     def __init__(self, hub):
         self.hub = hub
@@ -43,10 +47,13 @@ class Draws:
                 if after is not None and state != after:
                     drawn.append([name, "%x:%x" % state, None])
             elif not self.hub.torch.equal(state, after):
-                digest = hashlib.blake2b(bytes(state.tolist()), digest_size=6).hexdigest()
+                digest = _digest(bytes(state.tolist()))
                 drawn.append([name, digest, self._count(state, after)])
         if drawn:
             entry.update(drawn=drawn, samples=samples)
+        if self.hub.steps.now.detail:
+            words = [str(one if isinstance(one, tuple) else one.tolist()) for one in now.values()]
+            entry["begins"] = _digest(" ".join(words).encode())
 
     def _states(self):
         torch = self.hub.torch

@@ -30,6 +30,7 @@ class Record:
         self.shapes, self.grads = [], {}
         self.given = {}  # gradients of outputs before hooks of the user's on them
         self.dropped = None  # Dropped, while the forward runs and after it
+        self.noise = None  # what the first copy's forward drew, in order
         self.outputs = []  # samples of them
         self.late = False  # after the step's optimizer was asked: of the next step
         self.exact = False  # f32 throughout, as far as is known

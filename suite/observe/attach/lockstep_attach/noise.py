@@ -1,0 +1,109 @@
+"""What a forward draws by itself on a CPU (noise, times, masks). A copy in FP64 would draw other
+numbers, or in f32: it gets those that the copy in f32 drew, as the job did.
+"""
+
+import contextlib
+
+from .records import Reason
+from .wrapping import FILE
+
+NORMAL = "randn randn_like normal normal_".split()
+DRAWING = NORMAL + (
+    "rand rand_like randint randint_like randperm bernoulli bernoulli_ multinomial uniform_ random_"
+    " exponential_ cauchy_ log_normal_ geometric_ poisson"
+).split()
+MOST = 64  # draws of a forward
+TOLD = 4  # that are written
+
+
+class Drawn:
+    def __init__(self, name, values, own, at, left):
+        self.name, self.values, self.own, self.at, self.left = name, values, own, at, left
+
+
+def _inmost(function):
+    """Not one that stands in for it: a function of torch names itself by its module."""
+    while getattr(getattr(function, "__code__", None), "co_filename", None) == FILE:
+        function = function.__wrapped__
+    return function
+
+
+@contextlib.contextmanager
+def _watched(torch, called):
+    """called(name, function, args, kwargs) stands for functions that draw."""
+
+    class Drawing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            name, kwargs = getattr(function, "__name__", ""), kwargs or {}
+            if name in DRAWING and "out" not in kwargs:
+                return called(name, function, args, kwargs)
+            return _inmost(function)(*args, **kwargs)
+
+    with torch._C._EnableTorchFunction(), Drawing():  # the hub's own calls are without
+        yield
+
+
+@contextlib.contextmanager
+def repeated(again, record, dtype):
+    """Around a forward of the copy: the first one's draws are kept, a later one's are the same."""
+    torch, noted = again.hub.torch, record.noise
+    first, places = noted is None, iter(noted or ())
+    known = hasattr(torch._C, "_EnableTorchFunction")  # since 2.1
+    if not known or not record.on_cpu or dtype not in (torch.float32, torch.float64):
+        yield
+        return
+
+    def note(name, function, args, kwargs):
+        result = function(*args, **kwargs)
+        if len(kept) == MOST:
+            raise Reason("a forward draws random numbers more than %d times" % MOST)
+        own = kwargs.get("generator") is not None
+        at = again.hub.places.here()
+        kept.append(Drawn(name, result.detach().clone(), own, at, again.random()))
+        return result
+
+    def repeat(name, function, args, kwargs):
+        drawn = next(places, None)
+        if drawn is None or drawn.name != name:
+            raise Reason("the copy draws random numbers in another order")
+        again.set_random(drawn.left)
+        values = drawn.values.to(dtype) if drawn.values.is_floating_point() else drawn.values
+        if name.endswith("_"):
+            with torch.no_grad():
+                return args[0].copy_(values)
+        return values.clone().requires_grad_(bool(kwargs.get("requires_grad")))
+
+    kept = []
+    with _watched(torch, note if first else repeat):
+        yield
+    if first:
+        record.noise = kept
+
+
+@contextlib.contextmanager
+def never(again, record, dtype):
+    """Around a copy's backward: activations that are computed again there would draw otherwise.
+    Autograd calls them without modes.
+    """
+    torch = again.hub.torch
+
+    def refuse(*args, **kwargs):
+        raise Reason("random numbers are drawn again in backward")
+
+    kept = []
+    try:
+        for owner in (torch, torch.Tensor) if record.noise and dtype is torch.float64 else ():
+            for name in set(DRAWING).intersection(dir(owner)):
+                kept.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, refuse)
+        yield
+    finally:
+        for owner, name, own in kept:
+            delattr(owner, name) if own is None else setattr(owner, name, own)
+
+
+def tell(hub, record, samples):
+    """Noise by a generator that all draw from: of ranks whose states are equal it is equal."""
+    noise = [one for one in record.noise or () if one.name in NORMAL and not one.own]
+    for one in noise[:TOLD]:
+        hub.put("noise", at=one.at, function=one.name, numbers=one.values.numel(), samples=samples)
