@@ -1236,6 +1236,38 @@ def odd_jobs_stay_as_they_are(context):
 
 
 @test
+def settings_of_other_kinds(context):
+    """What a class keeps under the name of a known setting is left out where its kind is another."""
+    code = """
+import fractions
+class Own(torch.optim.Optimizer):
+    def __init__(self, params):
+        known = {"lr": None, "eps": (1e-30, 1e-3), "betas": 0.9, "momentum": "auto", "nesterov": 1}
+        super().__init__(params, {**known, "weight_decay": fractions.Fraction(1, 2), "fused": [1]})
+    def step(self):
+        for group in self.param_groups:
+            group.update(eps=(1e-30, 1e-2), lr=fractions.Fraction(1, 4), betas=(0.5, 0.75))
+            for p in group["params"]:
+                p.data.sub_(p.grad, alpha=0.1)
+model = Net()
+train(model, Own(model.parameters()), 3)
+"""
+    done, said = with_and_without(context.root, "kinds", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    assert not [event for event in said if event.get("quiet")], said
+    (event,) = [event for event in said if event["event"] == "optimizer"]
+    (group,) = event["groups"]
+    found = {word: group[word] for word in group if word not in ("params", "built_lr")}
+    assert found == {
+        "lr": None, "eps": None, "betas": None, "momentum": None, "nesterov": True,
+        "weight_decay": 0.5, "fused": None,
+    }, found  # fmt: skip
+    steps = [c for e in said if e["event"] == "step" for c in e["calls"]]
+    second = [call for call in steps if call["call"] == "optimizer_step"][1]
+    assert second["lr"] == [0.25] and second["set"] == [{"eps": None, "betas": [0.5, 0.75]}], second
+
+
+@test
 def starting_python(context):
     """sitecustomize: nothing without LS_OBSERVE_DIR, the hidden one runs, errors of an import stay
     the user's.

@@ -4,6 +4,7 @@ through a scaler.
 
 import functools
 import inspect
+import numbers
 import time
 import weakref
 
@@ -25,6 +26,9 @@ SETTINGS = (
     "trust_coefficient", "bias_correction", "max_grad_norm", "grad_averaging", "use_nvlamb",
 )  # fmt: skip
 PLAIN = SETTINGS[1:]  # all but the rate
+FLAGS = {
+    "nesterov", "amsgrad", "maximize", "fused", "bias_correction", "grad_averaging", "use_nvlamb",
+}  # fmt: skip
 
 IDLE = 8  # steps of others after which an optimizer that has never stepped is named
 
@@ -219,7 +223,7 @@ class Optimizers:
         out = {"params": [entry.name if entry is not None else "?" for entry in names]}
         for key in SETTINGS:
             if key in group:
-                out[key] = self.value(group[key])
+                out[key] = self._setting(key, group[key])
         decoupled = self._decoupled(optimizer, group)
         if decoupled is not None:
             out["decoupled"] = decoupled
@@ -236,6 +240,17 @@ class Optimizers:
     def _number(self, value):
         """A setting that is a number in the host's memory, else None."""
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def _setting(self, key, value):
+        """Of the kind that its event has; None where a class keeps another one under the name, as
+        Adafactor's pair of "eps".
+        """
+        made = self.value(value)
+        if made is None or isinstance(made, list) != (key == "betas"):
+            return None
+        if key in FLAGS:
+            return bool(made) if isinstance(made, (int, float)) else None
+        return int(made) if isinstance(made, bool) else made
 
     def _unread(self, optimizer):
         """Rates that a step does not read once there are groups: of the defaults, and of an
@@ -260,17 +275,21 @@ class Optimizers:
                     continue
                 if key not in before or before[key] != now:
                     out = out or [{} for _ in optimizer.param_groups]
-                    out[place][key] = self.value(now)
+                    out[place][key] = self._setting(key, now)
         return out or None
 
     def value(self, value):
-        """A setting as JSON has it; a tensor is read later."""
+        """A number, true, false, or a list of them, as JSON has it, else None; a tensor is read
+        later.
+        """
         if isinstance(value, self.hub.torch.Tensor):
             one = value.numel() == 1
             return self.hub.Lazy(value.detach().reshape(-1)[0].clone()) if one else None
         if isinstance(value, (list, tuple)):
             return [self.value(one) for one in value]
-        return value if isinstance(value, (bool, int, float, str)) or value is None else str(value)
+        if isinstance(value, (bool, int, float)):
+            return value
+        return float(value) if isinstance(value, numbers.Real) else None  # NumPy's
 
     def holder(self, param):
         """Late: the number of the only optimizer that has the parameter; None where several do."""
@@ -294,7 +313,7 @@ class Optimizers:
     def moving(self):
         """The ids of parameters that an optimizer has, at a rate above 0."""
         groups = [group for _, optimizer in self.found() for group in optimizer.param_groups]
-        moving = [group for group in groups if float(group.get("lr", 1)) != 0]
+        moving = [g for g in groups if g.get("lr") is None or float(g["lr"]) != 0]
         return {id(p) for group in moving for p in group["params"]}
 
     def marks(self):
@@ -315,7 +334,7 @@ class Optimizers:
         return self.hub.Late(lambda: sum(1 << e.index for e in found if e.index is not None))
 
     def rates(self, optimizer):
-        return [self.value(group.get("lr")) for group in optimizer.param_groups]
+        return [self._setting("lr", group.get("lr")) for group in optimizer.param_groups]
 
     # ---- state -----------------------------------------------------------------------------------
 
