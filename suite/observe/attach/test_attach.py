@@ -1268,6 +1268,34 @@ train(model, Own(model.parameters()), 3)
 
 
 @test
+def a_loss_that_holds_the_network(context):
+    """An optimizer of the loss's parameters is built before DistributedDataParallel takes the
+    network inside it: that is the only model, not another one of the same parameters.
+    """
+    code = """
+class Loss(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return F.cross_entropy(self.net(x), targets)
+loss = Loss(Net())
+optimizer = sgd(loss)
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                     world_size=1)
+loss.net = nn.parallel.DistributedDataParallel(loss.net)
+train(loss, optimizer, 3, lambda output: output)
+torch.distributed.destroy_process_group()
+"""
+    done, said = with_and_without(context.root, "loss", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    models = [event["name"] for event in said if event["event"] == "model"]
+    (event,) = [event for event in said if event["event"] == "optimizer"]
+    assert models == ["Net"], models
+    assert event["groups"][0]["params"] == ["a.weight", "a.bias", "b.weight", "b.bias"], event
+
+
+@test
 def starting_python(context):
     """sitecustomize: nothing without LS_OBSERVE_DIR, the hidden one runs, errors of an import stay
     the user's.

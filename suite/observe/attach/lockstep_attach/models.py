@@ -637,8 +637,14 @@ class Models:
             return
         candidates, self.candidates = self.candidates, ByObject()
         for module, at in candidates.alive():
-            if self.known(module) is None:
+            if self.known(module) is None and self._holds_more(module):
                 self._add("plain", module, at)
+
+    def _holds_more(self, module):
+        """Whether it trains parameters of no known model: where DistributedDataParallel has taken
+        the part that it trains, as of a loss that holds the network, that is the model.
+        """
+        return any(p.requires_grad and self.entry_of(p) is None for p in module.parameters())
 
     # ---- forward ---------------------------------------------------------------------------------
 
@@ -647,7 +653,8 @@ class Models:
         at = self.candidates.get(module)
         if model is None and at is not None and self.hub.own.grad:
             self.candidates.drop(module)
-            model = self._add("plain", module, at)
+            if self._holds_more(module):
+                model = self._add("plain", module, at)
         return model if model is not None and model.kind != "replaced" else None
 
     def _enter_forward(self, args, kwargs):
