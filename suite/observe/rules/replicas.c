@@ -473,6 +473,33 @@ static bool holds_other_state(const ls_observe_trace *trace, int *common)
     return dealt;
 }
 
+/* The same where each optimizer has all parameters, and steps those that are dealt to its rank: two
+ * ranks at least have state in that step that another one lacks. */
+static bool fills_other_state(const ls_observe_trace *trace, int64_t step, int *common,
+                              ls_observe_finding *out)
+{
+    static const char group[] = "next_state/";
+    int owners = 0;
+    ls_samples samples;
+    ls_samples_open(trace, step, &samples, out);
+    *common = 0;
+    for (int k = 0; k < samples.world && samples.count == samples.world; k++) {
+        int own = 0;
+        for (int i = 0; i < ls_dumpfile_count(samples.file[k]); i++) {
+            const char *name = ls_dumpfile_at(samples.file[k], i)->name;
+            int holders = 0;
+            for (int j = 0; j < samples.world && strncmp(name, group, strlen(group)) == 0; j++) {
+                holders += ls_dumpfile_find(samples.file[j], name) != NULL;
+            }
+            own += holders > 0 && holders < samples.world;
+            *common += k == 0 && holders == samples.world;
+        }
+        owners += own > 0;
+    }
+    ls_samples_close(&samples);
+    return owners > 1;
+}
+
 /* A sample that all ranks have: whether it is the same on all; -1: not all have it. */
 static int is_same(const ls_samples *samples, const char *group, const char *name)
 {
@@ -583,7 +610,9 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
         return; /* its state may be of parts */
     }
     int common = 0;
-    bool dealt = which == LS_RECORD_STATE && holds_other_state(trace, &common);
+    bool dealt = which == LS_RECORD_STATE && at.step != 0 &&
+                 (holds_other_state(trace, &common) ||
+                  fills_other_state(trace, nearest_detail(trace, at.step), &common, out));
     if (at.step != 0 && !by_hand && (untrained || dealt)) {
         int sampled = 0;
         at = find_sampled_split(trace, group, &sampled, out);

@@ -113,6 +113,7 @@ typedef enum fake_fault {
     FAULT_MAX,         /* right: clipped by the largest element */
     FAULT_VALUE_OTHER, /* to 1.5 times the limit */
     FAULT_VALUE_NORM,  /* right: by value, then by norm */
+    FAULT_OWNED,       /* right: an optimizer has all parameters, and the state of its own */
     /* the ranks' optimizers hold other parameters: */
     FAULT_DEALT,       /* right: state of their own */
     FAULT_PARTS_WHOLE, /* right: clipped by one norm */
@@ -536,6 +537,9 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     }
     fake_add(w, "used", t, "", LS_F32, x->used, n);
     fake_add_param(s, w, "next", t, x->next);
+    if (fake_is(s, FAULT_OWNED) && t < s->job->world && t != rank) {
+        return;
+    }
     fake_add(w, "next_state", t, sgd ? "momentum_buffer" : "exp_avg", LS_F32, x->next_first, n);
     if (!sgd) {
         fake_add(w, "next_state", t, "exp_avg_sq", LS_F32, x->next_second, n);
@@ -813,8 +817,9 @@ static inline void fake_write_step(const fake_state *s, int step, int rank)
             "\"state\":\"%016llx\",\"buffer\":\"%d\"},\"ms\":{\"total\":1},\"detail\":%s,"
             "\"calls\":[",
             step, scale, scale, skips ? "true" : "false", rate, fake_digest(s, rank, -1, false),
-            fake_digest(s, rank, -1, true) + (unsigned)(fake_is(s, FAULT_DEALT) * rank), rank,
-            step <= fake_details(s) ? "true" : "false");
+            fake_digest(s, rank, -1, true) +
+                (unsigned)((fake_is(s, FAULT_DEALT) || fake_is(s, FAULT_OWNED)) * rank),
+            rank, step <= fake_details(s) ? "true" : "false");
     fake_write_calls(s, step, rank, rate, f);
     fprintf(f, "]}\n");
 }

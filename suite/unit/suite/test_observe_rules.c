@@ -237,6 +237,7 @@ static const struct {
      "each rank clips by the norm of the parameters that its own optimizer holds"},
     {CLIPPED(FAULT_PARTS_WHOLE, 0.25), "optimizer.clip", LS_PASS, "12 clipped tensors"},
     {PLAIN(FAULT_DEALT), "replicas.state", LS_WEAK, "holds state of parameters that others do"},
+    {PLAIN(FAULT_OWNED), "replicas.state", LS_WEAK, "holds state of parameters that others do"},
     {PLAIN(FAULT_HAND_DRIFT), "replicas.step", LS_FAIL,
      "step 1: the ranks hold equal values and make equal gradients of 3 parameters"},
     {PLAIN(FAULT_HAND_DRIFT), "replicas.step", LS_FAIL, "times 1 on rank 0, 0.5 on rank 1"},
