@@ -344,22 +344,30 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
     }
 }
 
-/* What stands between a backward pass and the script's own reduction, of a gradient that is none of
- * the guesses. */
+/* A call of that kind between a backward pass and the script's own reduction; -1: none. */
+static int before_reduction(const ls_samples *samples, const tally *t, ls_call_kind kind)
+{
+    const ls_observe_step *step = samples->step[t->rank];
+    int reduces = ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
+    int call = reduces < 0 ? -1 : ls_trace_find(step, kind, 0);
+    return call < reduces ? call : -1;
+}
+
+/* What stands there, of a gradient that is none of the guesses. */
 static void blame_before_reduction(const ls_samples *samples, const tally *t,
                                    ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[t->rank];
-    int reduces = ls_trace_is_ddp(samples->trace) ? -1 : ls_by_hand_collective(step);
-    int clip = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_CLIP, 0);
-    int unscale = reduces < 0 ? -1 : ls_trace_find(step, LS_CALL_UNSCALE, 0);
-    if (clip >= 0 && clip < reduces) {
+    int reduces = ls_by_hand_collective(step);
+    int clip = before_reduction(samples, t, LS_CALL_CLIP);
+    int unscale = before_reduction(samples, t, LS_CALL_UNSCALE);
+    if (clip >= 0) {
         ls_verdict_cause(&out->verdict,
                          "each rank clips its own gradients, by its own norm, before the script "
                          "reduces them (%.80s): the mean is not that of the gradients",
                          step->call[reduces].at);
         ls_finding_blame(out, step->call[clip].at, "reduce the gradients first, then clip");
-    } else if (unscale >= 0 && unscale < reduces) {
+    } else if (unscale >= 0) {
         ls_verdict_cause(
             &out->verdict,
             "unscale_ comes before the script reduces the gradients (%.80s): each rank "
@@ -370,13 +378,29 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
     }
 }
 
-static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+/* The one that fits more than half of the wrong tensors; GUESSES: none. */
+static guess best_guess(const tally *t)
 {
     guess best = GUESS_SUM;
     for (int g = 0; g < GUESSES; g++) {
         best = t->fits[g] > t->fits[best] ? (guess)g : best;
     }
-    if (t->fits[best] * 2 <= t->wrong) {
+    return t->fits[best] * 2 > t->wrong ? best : GUESSES;
+}
+
+/* The script sums something else than the gradients of backward, and all ranks step by that:
+ * clipped samples, noise, the largest elements. */
+static bool is_another_sum(const ls_samples *samples, const tally *t)
+{
+    return t->wrapped == 0 && t->hand->common > 0 && t->hand->apart == 0 &&
+           best_guess(t) == GUESSES && before_reduction(samples, t, LS_CALL_CLIP) < 0 &&
+           before_reduction(samples, t, LS_CALL_UNSCALE) < 0 && ls_by_hand_sums(samples->trace);
+}
+
+static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    guess best = best_guess(t);
+    if (best == GUESSES) {
         if (t->wrapped > 0) {
             blame_calls(samples, t, out);
         }
@@ -541,6 +565,12 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
     if (!ls_reduction_concerns(trace, out)) {
         return;
     }
+    const char *sharded = ls_trace_is_ddp(trace) ? NULL : ls_job_sharded_optimizer(trace);
+    if (sharded != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                       "%s: each rank is given the gradients of a part of the parameters", sharded);
+        return;
+    }
     const ls_event *hook = unknown_hook(trace);
     if (hook != NULL) {
         judge_hook(trace, hook, out);
@@ -557,7 +587,12 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
             judge_step(&samples, &t);
             ls_factor_add(&factor, &samples);
         }
-        if (t.wrong > 0) {
+        if (t.wrong > 0 && is_another_sum(&samples, &t)) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "the script sums something else than the gradients that backward gave "
+                           "(%s), and all ranks step by that",
+                           hand.at);
+        } else if (t.wrong > 0) {
             ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
                             (long long)t.step, t.rank, t.first, t.wrong,
                             (long long)(t.tensors - t.before), ls_job_names_text(&t.names));

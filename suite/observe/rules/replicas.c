@@ -621,13 +621,13 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
         } else if (at.step == 0 && dealt) {
             ls_verdict_set(&out->verdict, sampled > 0 ? LS_WEAK : LS_UNSUPPORTED,
                            "each rank's optimizer holds state of parameters that others do not; of "
-                           "what several hold, samples are equal after %d of %lld steps",
-                           sampled, (long long)c.of);
+                           "what several hold, samples are equal after %d detailed steps",
+                           sampled);
         } else if (at.step == 0) {
             ls_verdict_set(&out->verdict, LS_WEAK,
                            "a model that is not trained differs by rank, and digests are of all "
-                           "models: samples of the others are equal after %d of %lld steps",
-                           sampled, (long long)c.of);
+                           "models: samples of the others are equal after %d detailed steps",
+                           sampled);
         }
     }
     if (at.step != 0) {

@@ -130,7 +130,8 @@ const char *ls_job_sharded(const ls_observe_trace *trace)
 
 const char *ls_job_sharded_optimizer(const ls_observe_trace *trace)
 {
-    static const char *const word[] = {"ZeroRedundancy", "DeepSpeed", "Distributed"};
+    static const char *const word[] = {"ZeroRedundancy", "DeepSpeed", "Distributed",
+                                       "fairscale.optim.oss"};
     return find_word(trace, false, word, (int)(sizeof word / sizeof *word));
 }
 

@@ -77,6 +77,8 @@ typedef enum fake_fault {
     FAULT_HAND_LOSS,     /* the loss, before backward */
     FAULT_HAND_OWN,      /* FAULT_HAND_PART, and the ranks start with biases of their own */
     FAULT_HAND_THRICE,   /* divided by the number of ranks three times */
+    FAULT_HAND_SIGNS,    /* may be right: the signs of gradients are summed */
+    FAULT_HAND_SHARDED,  /* right: each rank is given its part by a sharded optimizer */
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
     FAULT_HAND_LAST,
@@ -287,11 +289,13 @@ static inline void fake_reduce(fake_state *s, int step)
                            fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
                 bool twice = fake_is(s, FAULT_DIVIDED) || fake_is(s, FAULT_HAND_DIVIDED);
                 x->reduced[i] =
-                    own                               ? x->sum[i]
-                    : sum                             ? mean * (float)s->job->world
-                    : twice                           ? mean / (float)s->job->world
-                    : fake_is(s, FAULT_LEFT)          ? mean + x->before[i]
-                    : fake_is(s, FAULT_HOOK_UNKNOWN)  ? copysignf(0.1f, mean)
+                    own                      ? x->sum[i]
+                    : sum                    ? mean * (float)s->job->world
+                    : twice                  ? mean / (float)s->job->world
+                    : fake_is(s, FAULT_LEFT) ? mean + x->before[i]
+                    : fake_is(s, FAULT_HOOK_UNKNOWN) || fake_is(s, FAULT_HAND_SIGNS)
+                        ? copysignf(0.1f, mean)
+                    : fake_is(s, FAULT_HAND_SHARDED)  ? mean * (float)(t % s->job->world == k)
                     : fake_is(s, FAULT_OVERFLOW_LOST) ? fminf(mean, 1)
                     : fake_is(s, FAULT_HAND_THRICE) ? mean / (float)(s->job->world * s->job->world)
                     : fake_is(s, FAULT_OVERFLOW_HALF) ? mean / (float)(fabsf(mean) * 2 < 65504)
@@ -639,8 +643,9 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
     FILE *f = s->file[rank];
     bool sgd = strcmp(s->job->rule, "sgd") == 0;
     fprintf(f,
-            "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.X\",\"rule\":\"%s\","
+            "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"%s\",\"rule\":\"%s\","
             "\"at\":\"train.py:9\",\"set_at\":%s,\"groups\":[{\"params\":[",
+            fake_is(s, FAULT_HAND_SHARDED) ? "fairscale.optim.oss.OSS" : "torch.optim.X",
             fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule,
             fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
     for (int t = 0; t < FAKE_TENSORS; t++) {

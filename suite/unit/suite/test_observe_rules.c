@@ -388,6 +388,10 @@ static const struct {
     {PLAIN(FAULT_HAND_OWN), "reduction.mean", LS_WEAK,
      "2 times a tensor that differs between ranks from the start steps by a rank's own gradient, "
      "while others are reduced"},
+    {PLAIN(FAULT_HAND_SIGNS), "reduction.mean", LS_UNSUPPORTED,
+     "the script sums something else than the gradients that backward gave (train.py:30)"},
+    {PLAIN(FAULT_HAND_SHARDED), "reduction.mean", LS_UNSUPPORTED,
+     "fairscale.optim.oss.OSS: each rank is given the gradients of a part"},
     {MICRO(FAULT_HAND_THRICE, 3, 1), "reduction.mean", LS_FAIL,
      "the gradient is 0.1111 times the mean of 3 ranks (up to step 2, 2 detailed steps) | divided "
      "three times by the number of ranks | train.py:30"},
