@@ -272,7 +272,26 @@ bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b)
 }
 
 const char ls_job_members[] =
-    "each rank trains a model of its own by a rate of its own: an ensemble, or a search";
+    "each rank trains a model of its own, by a rate or into a file of its own: an ensemble, or a "
+    "search";
+
+/* Whether both write weights of a model, and no file in common. */
+static bool save_apart(const ls_observe_rank *a, const ls_observe_rank *b)
+{
+    const ls_event *one, *other;
+    int mine = 0, its = 0;
+    ls_event_each(one, ls_trace_events(a, save)) {
+        its = 0;
+        mine += ls_event_int(one, params, 0) > 0;
+        ls_event_each(other, ls_trace_events(b, save)) {
+            its += ls_event_int(other, params, 0) > 0;
+            if (strcmp(ls_event_text(one, path, ""), ls_event_text(other, path, "")) == 0) {
+                return false;
+            }
+        }
+    }
+    return mine > 0 && its > 0;
+}
 
 static bool shares_steps(const ls_observe_rank *rank)
 {
@@ -294,7 +313,8 @@ bool ls_job_trains_members(const ls_observe_trace *trace)
             apart = apart && ls_event_int(data, replicas, 1) == 1;
         }
         apart = apart && !shares_steps(&trace->rank[k]);
-        apart = apart && (k == 0 || ls_job_built_with_rates(trace, k - 1, k));
+        apart = apart && (k == 0 || ls_job_built_with_rates(trace, k - 1, k) ||
+                          save_apart(&trace->rank[k - 1], &trace->rank[k]));
     }
     return apart;
 }

@@ -60,8 +60,9 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
  * restored into them. */
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
 /* Whether each rank trains a model of its own: members of an ensemble, or points of a search. None
- * is in DistributedDataParallel, their optimizers are built with other rates, no collective comes
- * before an optimizer's step, and no sampler divides the data. */
+ * is in DistributedDataParallel, their optimizers are built with other rates or they write weights
+ * to files of their own alone, no collective comes before an optimizer's step, and no sampler
+ * divides the data. */
 bool ls_job_trains_members(const ls_observe_trace *trace);
 extern const char ls_job_members[]; /* the sentence for it */
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
