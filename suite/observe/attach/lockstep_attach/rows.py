@@ -123,9 +123,10 @@ class Rows:
             node.register_hook(lambda *_: self._reach(made))
 
     def _reach(self, made):
-        """A backward pass comes to an output of it."""
+        """A backward pass comes to an output of it; or autograd.grad: its targets are not known."""
         made.reached = True
-        made.targets = self.targets if made.targets is None else made.targets
+        if made.targets is None and self.hub.autograd.depth:
+            made.targets = self.targets
 
     def backward(self, roots):
         self.targets = []
