@@ -1268,6 +1268,40 @@ train(model, Own(model.parameters()), 3)
 
 
 @test
+def samplers_of_other_kinds(context):
+    """The same of a sampler's members; a number of NumPy's is one."""
+    code = """
+import numpy
+class Sampler(torch.utils.data.SequentialSampler):
+    num_replicas, rank, epoch = 1, True, 0
+    def shuffle(self):
+        pass
+model = Net()
+optimizer = sgd(model)
+sampler = Sampler(torch.utils.data.TensorDataset(inputs, targets))
+class Batches(torch.utils.data.BatchSampler):
+    def __iter__(self):
+        numbers = list(self.sampler)
+        return iter([numbers[at : at + 16] for at in range(0, 64, 16)])
+    def __len__(self):
+        return 4
+batches = Batches(sampler, 16, False)
+for size, epoch in ((numpy.int64(16), numpy.int64(7)), ((8, 16), 0.5)):
+    batches.batch_size, sampler.epoch = size, epoch
+    for x, y in torch.utils.data.DataLoader(sampler.data_source, batch_sampler=batches):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+    done, said = with_and_without(context.root, "samplers", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    assert not [event for event in said if event.get("quiet")], said
+    passes = [event for event in said if event["event"] == "data" and event["count"]]
+    assert [(e["batch"], e.get("sampler_epoch")) for e in passes] == [(16, 7), (None, None)], passes
+    assert all(e["shuffle"] is None and "sampler_rank" not in e for e in passes), passes
+
+
+@test
 def a_loss_that_holds_the_network(context):
     """An optimizer of the loss's parameters is built before DistributedDataParallel takes the
     network inside it: that is the only model, not another one of the same parameters.

@@ -4,6 +4,7 @@ import array
 import collections
 import contextlib
 import hashlib
+import numbers
 import os
 import sys
 import time
@@ -19,6 +20,12 @@ AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
 RAISED = 120  # characters of an exception
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
+
+
+def _whole(value):
+    """A whole number; None where a sampler keeps something else under the name."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return int(value) if whole else None
 
 
 class Pass:
@@ -185,15 +192,16 @@ class Data:
         shuffle = getattr(sampler, "shuffle", None)
         if shuffle is None:
             shuffle = {kinds.RandomSampler: True, kinds.SequentialSampler: False}.get(type(sampler))
+        shuffle = bool(shuffle) if isinstance(shuffle, int) else None
         out = {"sampler": type(sampler).__name__, "shuffle": shuffle}
         names = {"replicas": "num_replicas", "sampler_rank": "rank", "sampler_epoch": "epoch"}
         for member, name in names.items():
-            value = getattr(sampler, name, None)
-            if isinstance(value, int):
+            value = _whole(getattr(sampler, name, None))
+            if value is not None:
                 out[member] = value
         drop = getattr(sampler, "drop_last", None)
         out["drop_last"] = bool(drop if drop is not None else loader.drop_last)
-        out["batch"] = loader.batch_size or getattr(batches, "batch_size", None)
+        out["batch"] = _whole(loader.batch_size or getattr(batches, "batch_size", None))
         out["workers"] = loader.num_workers
         out["base_seed"] = getattr(iterator, "_base_seed", None)
         if collate.is_own(self.hub.torch, loader.collate_fn):
@@ -220,7 +228,7 @@ class Data:
         if loader is not None and "sampler_epoch" in entry.facts:
             # set_epoch() may come after iter(): its sampler reads the epoch when it first draws
             sampler = self._sampler(loader)
-            entry.facts["sampler_epoch"] = sampler.epoch
+            entry.facts["sampler_epoch"] = _whole(sampler.epoch)
             if self.epochs.get(sampler):
                 entry.facts["epoch_at"] = self.epochs.get(sampler)
         drawn = result if isinstance(result, (list, tuple)) else [result]

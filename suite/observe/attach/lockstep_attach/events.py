@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import math
+import numbers
 import operator
 import os
 import sys
@@ -141,10 +142,10 @@ class Transfer:
 
     def value(self, lazy):
         values = self.values  # of a process without CUDA there are none: it waits for no number
-        numbers = [values[id(t)] if values else _number(t) for t in lazy.tensors]
-        if None in numbers:
+        found = [values[id(t)] if values else _number(t) for t in lazy.tensors]
+        if None in found:
             return None
-        return lazy.make(*numbers) if lazy.make is not None else numbers[0]
+        return lazy.make(*found) if lazy.make is not None else found[0]
 
 
 def _members(tree, transfer):
@@ -177,6 +178,8 @@ def settle(tree, transfer):
         if set(map(type, tree)) == {int} and -LARGEST < min(tree) <= max(tree) < LARGEST:
             return list(tree)
         return [value if value.__class__ in EXACT else settle(value, transfer) for value in tree]
+    if isinstance(tree, numbers.Real):  # NumPy's
+        return settle(int(tree) if isinstance(tree, numbers.Integral) else float(tree), transfer)
     return text(tree)
 
 
