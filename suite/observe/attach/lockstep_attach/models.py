@@ -641,10 +641,13 @@ class Models:
                 self._add("plain", module, at)
 
     def _holds_more(self, module):
-        """Whether it trains parameters of no known model: where DistributedDataParallel has taken
-        the part that it trains, as of a loss that holds the network, that is the model.
+        """Whether it has parameters of an optimizer and of no known model: where
+        DistributedDataParallel has taken all that is stepped, as of a loss that holds the network,
+        that is the model.
         """
-        return any(p.requires_grad and self.entry_of(p) is None for p in module.parameters())
+        optimizers = self.hub.optimizers
+        held = {id(p) for _, one in optimizers.found() for p in optimizers.params(one)}
+        return any(id(p) in held and self.entry_of(p) is None for p in module.parameters())
 
     # ---- forward ---------------------------------------------------------------------------------
 
