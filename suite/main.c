@@ -88,6 +88,8 @@ static const ls_command_row command[] = {
      "A B: compare two runs, case by case and job by job; --gate 5% fails where B is slower"},
     {"bounds", ls_bounds_main, "measure e/r of correct steps and planted faults over fresh seeds",
      true},
+    {"plan", ls_plan_main,
+     "DIR: predict step time, exposed communication and scaling on more GPUs from a run"},
     {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},
     {"layers", ls_layers_main, "show where a step's time goes on a GPU, pass by pass"},
     {"versus", ls_versus_main, "compare the speed with PyTorch on this machine", true},

@@ -26,6 +26,9 @@ ls_status ls_junit_write(const ls_report_run *run);
  * as child processes. Without gnuplot, or where a script fails or is late, a note and LS_OK: a
  * report without figures is better than none. */
 ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder);
+/* The same of one table below a folder, by its name. */
+ls_status ls_report_plots_draw_one(const char *directory, const char *plots_folder,
+                                   const char *name);
 /* Whether plots/<name>.svg is there. */
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name);
 

@@ -118,55 +118,72 @@ static bool draw_all(const char *script_folder, const char *run_directory, figur
     return all && !late;
 }
 
-static int list_figures(const ls_report_run *run, const char *script_folder, figure *figures)
+/* Adds the table's figures in both formats; none where its script is missing or `wanted` is false.
+ */
+static int list_table(const char *directory, const char *script_folder, const char *name,
+                      bool wanted, figure *figures)
 {
     static const char *const FORMATS[] = {"svg", "png"};
+    char script[PATH_MAX];
+    int length = snprintf(script, sizeof script, "%s/%s.gp", script_folder, name);
+    bool there = wanted && length < (int)sizeof script && access(script, R_OK) == 0;
     int count = 0;
-    for (int i = 0; ls_tables_name(i) != NULL; i++) {
-        const char *name = ls_tables_name(i);
-        ls_table_head head;
-        char script[PATH_MAX];
-        int length = snprintf(script, sizeof script, "%s/%s.gp", script_folder, name);
-        bool there = length < (int)sizeof script && access(script, R_OK) == 0 &&
-                     ls_tables_is_drawn(run, i, &head);
-        for (int f = 0; f < 2; f++) {
-            figure *one = &figures[count];
-            one->name = name;
-            one->format = FORMATS[f];
-            length = snprintf(one->output, sizeof one->output, "%s/plots/%s.%s", run->directory,
-                              name, FORMATS[f]);
-            LS_ASSERT(length < (int)sizeof one->output && count < FIGURES_MAX);
-            unlink(one->output); /* a figure of an earlier report must not appear in this one */
-            count += there;
-        }
+    for (int f = 0; f < 2; f++) {
+        figure *one = &figures[count];
+        one->name = name;
+        one->format = FORMATS[f];
+        length = snprintf(one->output, sizeof one->output, "%s/plots/%s.%s", directory, name,
+                          FORMATS[f]);
+        LS_ASSERT(length < (int)sizeof one->output);
+        unlink(one->output); /* a figure of an earlier report must not appear in this one */
+        count += there;
     }
     return count;
 }
 
-ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder)
+/* Those of `only` or, if it is NULL, of all tables of the run. */
+static ls_status draw(const ls_report_run *run, const char *directory, const char *plots_folder,
+                      const char *only)
 {
     char folder[PATH_MAX], log_path[PATH_MAX], script_folder[PATH_MAX];
-    ls_text_put(folder, sizeof folder, "%s/plots", run->directory);
+    ls_text_put(folder, sizeof folder, "%s/plots", directory);
     LS_TRY(ls_path_make_folder(folder));
     if (realpath(plots_folder, script_folder) == NULL) {
         ls_log_warn("no plot scripts in '%s': %s; the report has no figures", plots_folder,
                     strerror(errno));
         return LS_OK;
     }
-    figure *figures = ls_list_make(FIGURES_MAX, sizeof *figures);
-    int count = list_figures(run, script_folder, figures);
+    figure *figures = ls_list_make(FIGURES_MAX + 1, sizeof *figures);
+    int count = only != NULL ? list_table(directory, script_folder, only, true, figures) : 0;
+    for (int i = 0; only == NULL && ls_tables_name(i) != NULL; i++) {
+        ls_table_head head;
+        LS_ASSERT(count + 2 <= FIGURES_MAX);
+        count += list_table(directory, script_folder, ls_tables_name(i),
+                            ls_tables_is_drawn(run, i, &head), &figures[count]);
+    }
     if (ls_path_is_program("gnuplot")) {
-        ls_text_put(log_path, sizeof log_path, "%s/plots/gnuplot.log", run->directory);
+        ls_text_put(log_path, sizeof log_path, "%s/plots/gnuplot.log", directory);
         unlink(log_path);
-        if (draw_all(script_folder, run->directory, figures, count, log_path)) {
+        if (draw_all(script_folder, directory, figures, count, log_path)) {
             unlink(log_path); /* it holds remarks on unknown values only */
         }
     } else {
         ls_log_note("no gnuplot in PATH: the report has no figures; its tables are in %s/tables",
-                    run->directory);
+                    directory);
     }
     free(figures);
     return LS_OK;
+}
+
+ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder)
+{
+    return draw(run, run->directory, plots_folder, NULL);
+}
+
+ls_status ls_report_plots_draw_one(const char *directory, const char *plots_folder,
+                                   const char *name)
+{
+    return draw(NULL, directory, plots_folder, name);
 }
 
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name)

@@ -27,6 +27,8 @@ int ls_subject_check_main(int count, char **argument);
 int ls_report_main(int count, char **argument);
 int ls_report_diff_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
+/* The step time that a run's phases and a link give on more GPUs; runs nothing. */
+int ls_plan_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);
 
