@@ -47,7 +47,6 @@ typedef struct plan {
     double fixed_ms;
     ls_plan_step self; /* the run itself, over its own link; step_ms NaN: no such link */
     double alone_ms;   /* the step of one GPU */
-    double waited_ms;  /* that ranks wait for each other, beyond the model */
     point point[POINTS_MAX];
     int points;
     char assumed[ASSUMED_MAX][160];
@@ -218,19 +217,16 @@ static ls_plan_step step_of(const plan *p, const ls_plan_parts *parts,
     return step;
 }
 
-/* What the run waited for beyond the model of itself is waited for in every step of several GPUs.
- */
 static void compare_self(plan *p)
 {
     const ls_plan_cluster flat = {p->run.fit.link, p->run.fit.link, 1};
     p->self.step_ms = NAN;
     if (p->run.fit.count > 0) {
         p->self = step_of(p, &p->run.parts, &flat, LS_PLAN_RING, p->run.job->record->world, NAN);
-        p->waited_ms = fmax(0, p->run.exposed_ms - p->self.exposed_ms);
     }
 }
 
-static ls_plan_parts parts_of(const plan *p, int gpus)
+static ls_plan_parts parts_of(const plan *p)
 {
     ls_plan_parts parts = p->run.parts;
     double both_ms = parts.forward_ms + parts.backward_ms;
@@ -238,13 +234,12 @@ static ls_plan_parts parts_of(const plan *p, int gpus)
         (p->fixed_ms + (both_ms - p->fixed_ms) * p->batch / p->run.job->spec->batch_size) / both_ms;
     parts.forward_ms *= scale;
     parts.backward_ms *= scale;
-    parts.rest_ms += gpus > 1 ? p->waited_ms : 0;
     return parts;
 }
 
 static void find_point(const plan *p, point *at)
 {
-    ls_plan_parts parts = parts_of(p, at->gpus);
+    ls_plan_parts parts = parts_of(p);
     at->step.step_ms = INFINITY;
     for (int i = 0; i < LS_PLAN_WAYS * p->sizes; i++) {
         ls_plan_way way = (ls_plan_way)(i / p->sizes);
@@ -280,8 +275,8 @@ static void find_assumed(plan *p)
     assume(p, "a reduced byte takes %.3g ns from backward (%s)",
            p->run.parts.core_ms_per_byte * 1e6,
            p->run.has_alone ? "against the job without reductions" : "not measured");
-    assume(p, "ranks wait %.1f ms a step for each other, as in the run, on any number of GPUs",
-           p->waited_ms);
+    assume(p, "ranks wait %.1f ms a step for the last one, as in the run, on any number of GPUs",
+           p->run.parts.waited_ms);
     if (p->batch != p->run.job->spec->batch_size) {
         assume(p, "forward and backward: %.4g ms, and beyond that in proportion to the batch",
                p->fixed_ms);
@@ -412,7 +407,7 @@ static cJSON *plan_json(const plan *p)
                    {"backward_ms", parts->backward_ms},
                    {"optimizer_ms", parts->optimizer_ms},
                    {"rest_ms", parts->rest_ms},
-                   {"waited_ms", p->waited_ms},
+                   {"waited_ms", parts->waited_ms},
                    {"core_ms_per_byte", parts->core_ms_per_byte},
                    {"gpus_per_node", p->cluster.gpus_per_node}};
     cJSON *root = cJSON_CreateObject();
@@ -468,7 +463,7 @@ static ls_status make_plan(const request *r, const char *directory, plan *p)
     LS_TRY(read_numbers(r, p));
     LS_TRY(find_links(r, p));
     compare_self(p);
-    ls_plan_parts alone = parts_of(p, 1);
+    ls_plan_parts alone = parts_of(p);
     p->alone_ms = ls_plan_model_alone_ms(&alone);
     for (int i = 0; i < p->points; i++) {
         find_point(p, &p->point[i]);

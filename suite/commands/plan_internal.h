@@ -42,6 +42,7 @@ typedef struct ls_plan_parts {
     double data_ms, forward_ms, backward_ms, optimizer_ms, rest_ms;
     double overlapped; /* share of backward in which buckets become full: of its last micro-step */
     double core_ms_per_byte; /* that a reduced byte takes from the cores of backward */
+    double waited_ms;        /* for ranks that come later, on several GPUs */
 } ls_plan_parts;
 
 double ls_plan_model_alone_ms(const ls_plan_parts *parts);

@@ -104,7 +104,8 @@ ls_plan_step ls_plan_model_step(const ls_plan_parts *parts, const ls_plan_bucket
             backward_ms = q.now_ms;
         }
     }
-    double others_ms = ls_plan_model_alone_ms(parts) - parts->backward_ms;
+    double others_ms =
+        ls_plan_model_alone_ms(parts) - parts->backward_ms + (count > 0 ? parts->waited_ms : 0);
     return (ls_plan_step){others_ms + q.now_ms, backward_ms, q.now_ms - backward_ms};
 }
 

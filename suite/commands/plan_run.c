@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/report/stats.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
@@ -269,9 +270,34 @@ static void compare_alone(ls_plan_run *run, const ls_report_speed *speed)
     }
 }
 
+/* What the slowest rank waits in a step after its backward, beyond the rank that waits least: that
+ * one came last, and its wait is the reductions' alone. */
+static double waited_ms(const ls_report_job *job)
+{
+    const ls_record *record = job->record;
+    const ls_record_rank *slowest = &record->rank[job->speed.slowest_rank];
+    double *ms = ls_list_make((size_t)slowest->step_count + 1, sizeof *ms);
+    int count = 0;
+    for (int i = 0; i < slowest->step_count; i++) {
+        const ls_record_step *step = &slowest->step[i];
+        double least_ms = step->exposed_ms;
+        for (int k = 0; k < record->world; k++) {
+            const ls_record_step *other = ls_record_find_step(&record->rank[k], step->step);
+            least_ms = fmin(least_ms, other != NULL ? other->exposed_ms : NAN);
+        }
+        if (step->step >= job->speed.first && !step->skipped && !step->audited) {
+            ms[count++] = or_zero(step->exposed_ms - least_ms);
+        }
+    }
+    double median_ms = ls_stats_percentile(ms, count, 0.5);
+    free(ms);
+    return or_zero(median_ms);
+}
+
 static void find_parts(ls_plan_run *run)
 {
-    const ls_report_speed *speed = &find_timed(&run->report, run->job)->speed;
+    const ls_report_job *from = find_timed(&run->report, run->job);
+    const ls_report_speed *speed = &from->speed;
     double scale = run->job->speed.step.value / speed->step.value; /* traced steps take longer */
     double exposed_ms = or_zero(speed->exposed_ms);
     ls_plan_parts *p = &run->parts;
@@ -283,6 +309,7 @@ static void find_parts(ls_plan_run *run)
     p->rest_ms = fmax(0, speed->step.value - ls_plan_model_alone_ms(p) - exposed_ms);
     compare_alone(run, speed);
     run->exposed_ms = scale * exposed_ms;
+    p->waited_ms = scale * waited_ms(from);
     p->data_ms *= scale;
     p->forward_ms *= scale;
     p->backward_ms *= scale;
