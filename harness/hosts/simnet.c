@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,9 +42,17 @@ static void line(char **script, const char *format, ...)
     *script = whole;
 }
 
+static ls_link link_of(const ls_simnet *net)
+{
+    const ls_link usual = {LS_SIMNET_GBIT_PER_S * 1e9 / 8, LS_SIMNET_DELAY_US * 1e-6, true};
+    return net->link.bytes_per_s > 0 ? net->link : usual;
+}
+
 char *ls_simnet_script(const ls_simnet *net)
 {
     char *script = NULL, hub[32], node[32], address[32];
+    ls_link link = link_of(net);
+    double gbit_per_s = link.bytes_per_s * 8e-9;
     ls_text_put(hub, sizeof hub, "ls-%d-hub", net->owner);
     line(&script, "ip netns add %s", hub);
     line(&script, "ip -n %s link add br0 type bridge", hub);
@@ -60,14 +69,14 @@ char *ls_simnet_script(const ls_simnet *net)
         /* the limit of netem's queue is many times bandwidth x delay; a kernel without netem still
          * limits the rate */
         line(&script,
-             "if tc -n %s qdisc add dev eth0 root netem rate %dgbit delay %dus limit 10000 "
+             "if tc -n %s qdisc add dev eth0 root netem rate %ggbit delay %gus limit 10000 "
              "2>/dev/null",
-             node, LS_SIMNET_GBIT_PER_S, LS_SIMNET_DELAY_US);
+             node, gbit_per_s, link.delay_s * 1e6);
         line(&script, "then echo netem");
         line(&script,
-             "else tc -n %s qdisc add dev eth0 root tbf rate %dgbit burst 2mb latency 10ms; "
+             "else tc -n %s qdisc add dev eth0 root tbf rate %ggbit burst %gmb latency 10ms; "
              "echo tbf; fi",
-             node, LS_SIMNET_GBIT_PER_S);
+             node, gbit_per_s, fmax(0.125, gbit_per_s / 5)); /* 2 ms, or two packets of 64 KB */
     }
     return script;
 }
@@ -110,13 +119,18 @@ static ls_status check_means(void)
 
 ls_status ls_simnet_open(int nodes, ls_simnet *out)
 {
+    return ls_simnet_open_link(nodes, &(ls_link){0, 0, true}, out);
+}
+
+ls_status ls_simnet_open_link(int nodes, const ls_link *link, ls_simnet *out)
+{
     LS_TRY(check_means());
     ls_simnet_clean();
     if (nodes > LS_SIMNET_NODES_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "SIM_NET=1 with %d nodes, allowed: %d", nodes,
                            LS_SIMNET_NODES_MAX);
     }
-    ls_simnet net = {.nodes = nodes, .owner = (int)getpid()};
+    ls_simnet net = {.nodes = nodes, .owner = (int)getpid(), .link = *link};
     char said[300], *script = ls_simnet_script(&net);
     int failed = run_script(script, said, sizeof said);
     free(script);
@@ -126,12 +140,13 @@ ls_status ls_simnet_open(int nodes, ls_simnet *out)
         return LS_ERR_INFRA;
     }
     bool delayed = strcmp(said, "netem") == 0;
+    double gbit_per_s = link_of(&net).bytes_per_s * 8e-9;
     if (delayed) {
-        ls_text_put(net.text, sizeof net.text, "%d Gbit/s, %d us each way", LS_SIMNET_GBIT_PER_S,
-                    LS_SIMNET_DELAY_US);
+        ls_text_put(net.text, sizeof net.text, "%g Gbit/s, %g us each way", gbit_per_s,
+                    link_of(&net).delay_s * 1e6);
     } else {
-        ls_text_put(net.text, sizeof net.text, "%d Gbit/s, no delay: no netem in this kernel",
-                    LS_SIMNET_GBIT_PER_S);
+        ls_text_put(net.text, sizeof net.text, "%g Gbit/s, no delay: no netem in this kernel",
+                    gbit_per_s);
     }
     *out = net;
     return LS_OK;

@@ -1,4 +1,4 @@
-/* Simulated nodes with a network between them (SIM_NET=1, needs root): each node has a network
+/* Simulated nodes with a network between them (SIM_NET, needs root): each node has a network
  * namespace, a veth pair to one bridge, and a shaped link for outgoing packets. Ranks of different
  * nodes reach each other only through it. */
 #ifndef LS_SIMNET_H
@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "kernels/core/status.h"
+#include "link.h"
 
 enum {
     LS_SIMNET_NODES_MAX = 64,
@@ -16,12 +17,15 @@ enum {
 
 typedef struct ls_simnet {
     int nodes, owner; /* owner: the pid in the names of the namespaces */
+    ls_link link;     /* rate 0: the numbers above */
     char text[80];    /* "10 Gbit/s, 50 us each way", or what the kernel could not do */
 } ls_simnet;
 
 /* Removes the namespaces of dead processes, then makes those of this one. LS_ERR_INFRA with one
  * line: not root, `ip` or `tc` missing, or their message. After an error no namespace is left. */
 ls_status ls_simnet_open(int nodes, ls_simnet *out);
+/* The same with another link than 10 Gbit/s and 50 us. */
+ls_status ls_simnet_open_link(int nodes, const ls_link *link, ls_simnet *out);
 void ls_simnet_close(ls_simnet *net);
 /* The name of a node's namespace: "ls-123-0". */
 void ls_simnet_name(const ls_simnet *net, int node, char *text, size_t bytes);

@@ -35,9 +35,10 @@ static ls_status nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
     out->count = 0;
     if (names == NULL && file == NULL) {
         bool alone = ls_variables_integer(given, "SIM_NODES", 2) < 2;
-        if (alone && ls_variables_integer(given, "SIM_NET", 0) != 0) {
-            return ls_log_fail(LS_ERR_USAGE,
-                               "SIM_NET=1 connects simulated nodes, and SIM_NODES=1 has none");
+        const char *net = ls_variables_text(given, "SIM_NET", "0");
+        if (alone && strcmp(net, "0") != 0) {
+            return ls_log_fail(
+                LS_ERR_USAGE, "SIM_NET=%s connects simulated nodes, and SIM_NODES=1 has none", net);
         }
         return LS_OK;
     }
@@ -139,16 +140,22 @@ ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *give
         const ls_spec *spec = &run->jobs.spec[i];
         most = !spec->real_nodes && spec->nodes > most ? spec->nodes : most;
     }
-    if (ls_variables_integer(given, "SIM_NET", 0) == 0) {
+    const char *text = ls_variables_text(given, "SIM_NET", "0");
+    ls_link link = {0, 0, true};
+    if (strcmp(text, "0") == 0) {
         return LS_OK;
+    }
+    if (strcmp(text, "1") != 0 && !ls_link_read(text, &link)) {
+        return ls_log_fail(LS_ERR_USAGE, "SIM_NET=%s: allowed: a rate above 0", text);
     }
     if (most < 2) {
         return ls_log_fail(
             LS_ERR_USAGE,
-            "SIM_NET=1: no job of this run has simulated nodes (PROFILE=smoke has none; an "
-            "even NGPUS or SIM_NODES makes some)");
+            "SIM_NET=%s: no job of this run has simulated nodes (PROFILE=smoke has none; an "
+            "even NGPUS or SIM_NODES makes some)",
+            text);
     }
-    LS_TRY(ls_simnet_open(most, &nodes->net));
+    LS_TRY(ls_simnet_open_link(most, &link, &nodes->net));
     run->site.net = &nodes->net;
     cJSON_AddStringToObject(run->options, "sim_net", nodes->net.text);
     ls_text_add(run->where, sizeof run->where, "; simulated nodes: %s", nodes->net.text);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harness/hosts/link.h"
 #include "harness/report/files.h"
 #include "harness/report/page.h"
 #include "harness/report/tables/table.h"
@@ -62,25 +63,8 @@ typedef struct request {
 /* "25Gbit,10us". */
 static ls_status read_link(const char *name, const char *text, double crossings, ls_plan_link *out)
 {
-    const struct {
-        const char *name;
-        double rate, time;
-    } units[] = {{"Gbit", payload.value * 1e9 / 8, 0},
-                 {"Mbit", payload.value * 1e6 / 8, 0},
-                 {"GB/s", 1e9, 0},
-                 {"MB/s", 1e6, 0},
-                 {"us", 0, 1e-6},
-                 {"ms", 0, 1e-3}};
-    char rate_unit[8] = "", time_unit[8] = "";
-    double rate = 0, time = 0, bytes_per_s = 0, message_s = 0;
-    int end = 0;
-    (void)sscanf(text, "%lf%7[A-Za-z/],%lf%7[a-z]%n", &rate, rate_unit, &time, time_unit, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        bytes_per_s += strcmp(rate_unit, units[i].name) == 0 ? rate * units[i].rate : 0;
-        message_s += strcmp(time_unit, units[i].name) == 0 ? time * units[i].time : 0;
-    }
-    if (!(bytes_per_s > 0 && isfinite(bytes_per_s) && message_s > 0 && isfinite(message_s)) ||
-        end == 0 || text[end] != '\0') {
+    ls_link link;
+    if (!ls_link_read(text, &link)) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "%s '%s': allowed: a rate in Gbit, Mbit, GB/s or MB/s and a message's "
@@ -88,7 +72,8 @@ static ls_status read_link(const char *name, const char *text, double crossings,
             name, text,
             strcmp(name, "--link") == 0 ? ", or a folder that lockstep-collectives wrote" : "");
     }
-    *out = (ls_plan_link){bytes_per_s, crossings * message_s};
+    *out = (ls_plan_link){link.bytes_per_s * (link.in_bits ? payload.value : 1),
+                          crossings * link.delay_s};
     return LS_OK;
 }
 

@@ -47,6 +47,31 @@ TEST(script)
     free(text);
 }
 
+TEST(script_of_another_link)
+{
+    static const struct {
+        const char *text, *netem, *tbf;
+    } rows[] = {
+        {"1Gbit,1ms", "netem rate 1gbit delay 1000us", "tbf rate 1gbit burst 0.2mb"},
+        {"100Mbit,50us", "netem rate 0.1gbit delay 50us", "tbf rate 0.1gbit burst 0.125mb"},
+        {"2.5Gbit,0ms", "netem rate 2.5gbit delay 0us", "tbf rate 2.5gbit burst 0.5mb"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ls_simnet net = {.nodes = 2, .owner = 12};
+        ck_assert(ls_link_read(rows[i].text, &net.link) && net.link.in_bits);
+        char *text = ls_simnet_script(&net);
+        ck_assert_msg(strstr(text, rows[i].netem) && strstr(text, rows[i].tbf), "%s", text);
+        free(text);
+    }
+    static const char *const none[] = {
+        "1Gbit",      "0Gbit,1ms", "1Gbit,-1ms",  "1Gbit,1s",    "Gbit,1ms",
+        "1Gbit,1ms,", "1Tbit,1ms", "nanGbit,1ms", "1Gbit,infms", ""};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        ls_link link;
+        ck_assert_msg(!ls_link_read(none[i], &link), "%s", none[i]);
+    }
+}
+
 static bool exists(int owner, const char *which)
 {
     char path[64];
