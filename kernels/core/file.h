@@ -107,6 +107,9 @@ ls_status ls_lines_open(const char *path, size_t longest, ls_lines *out);
  * at the end of the file. *whole: false of a last line that has no newline. LS_ERR_USAGE where one
  * is longer than allowed, LS_ERR_INFRA where nothing can be read; then lines->file.why says so. */
 ls_status ls_lines_next(ls_lines *lines, char **line, size_t *bytes, bool *whole);
+/* The next whole line of a file that is being written; *line is NULL where there is none yet: a
+ * later call goes on there. */
+ls_status ls_lines_next_whole(ls_lines *lines, char **line);
 void ls_lines_close(ls_lines *lines);
 
 #ifdef __cplusplus

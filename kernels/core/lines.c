@@ -80,6 +80,18 @@ ls_status ls_lines_next(ls_lines *lines, char **line, size_t *bytes, bool *whole
     return LS_OK;
 }
 
+ls_status ls_lines_next_whole(ls_lines *lines, char **line)
+{
+    size_t bytes = 0;
+    bool whole = true;
+    ls_status status = ls_lines_next(lines, line, &bytes, &whole);
+    if (status == LS_OK && !whole) {
+        lines->begin -= bytes; /* to be read again with its rest */
+        *line = NULL;
+    }
+    return status;
+}
+
 void ls_lines_close(ls_lines *lines)
 {
     free(lines->data);

@@ -103,19 +103,14 @@ static ls_status read_lines(board_rank *rank)
 {
     static const char head[] = "{\"event\":\"step\",";
     char *line = NULL;
-    size_t bytes = 0;
-    bool whole = true;
-    ls_status status = ls_lines_next(&rank->events, &line, &bytes, &whole);
-    while (status == LS_OK && line != NULL && whole) {
+    ls_status status = ls_lines_next_whole(&rank->events, &line);
+    while (status == LS_OK && line != NULL) {
         if (strncmp(line, head, sizeof head - 1) == 0) {
             cJSON *event = ls_json_parse(line, NULL);
             status = write_step(rank->board, event);
             cJSON_Delete(event);
         }
-        LS_THEN(status, ls_lines_next(&rank->events, &line, &bytes, &whole));
-    }
-    if (status == LS_OK && line != NULL) {
-        rank->events.begin -= bytes; /* to be read again with its rest */
+        LS_THEN(status, ls_lines_next_whole(&rank->events, &line));
     }
     return status;
 }

@@ -73,6 +73,26 @@ TEST(short_files)
     expect_end(&lines);
 }
 
+TEST(a_file_that_is_being_written)
+{
+    ls_lines lines;
+    char *line = NULL;
+    write_bytes("one\ntw", 6);
+    ck_assert_int_eq(ls_lines_open(path, 10, &lines), LS_OK);
+    ck_assert_int_eq(ls_lines_next_whole(&lines, &line), LS_OK);
+    ck_assert_str_eq(line, "one");
+    for (int again = 0; again < 2; again++) {
+        ck_assert_int_eq(ls_lines_next_whole(&lines, &line), LS_OK);
+        ck_assert_ptr_null(line);
+    }
+    write_bytes("one\ntwo\nt", 9);
+    ck_assert_int_eq(ls_lines_next_whole(&lines, &line), LS_OK);
+    ck_assert_str_eq(line, "two");
+    ck_assert_int_eq(ls_lines_next_whole(&lines, &line), LS_OK);
+    ck_assert_ptr_null(line);
+    ls_lines_close(&lines);
+}
+
 /* Lengths around those of the memory that lines are read into. */
 TEST(lines_of_all_lengths)
 {
