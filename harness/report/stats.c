@@ -191,6 +191,46 @@ ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval un
     return ratio;
 }
 
+/* How many of the least averages an interval of 95 % leaves out at each end, and one: the largest k
+ * for which a sum of signed ranks is below k with a probability of at most 2.5 %. Of count values
+ * all 2^count choices of signs are as likely; ways[w] of them have the sum w. */
+static int signed_ranks_left_out(int count)
+{
+    int sums = count * (count + 1) / 2 + 1, k = 0;
+    double *ways = ls_list_make((size_t)sums, sizeof *ways), below = 0;
+    ways[0] = 1;
+    for (int rank = 1; rank <= count; rank++) {
+        for (int w = sums - 1; w >= rank; w--) {
+            ways[w] += ways[w - rank];
+        }
+    }
+    /* 2.5 % at each end */
+    while (k < sums && (below + ways[k]) * exp2(-count) <= 0.025) {
+        below += ways[k++];
+    }
+    free(ways);
+    return k;
+}
+
+ls_stats_interval ls_stats_paired(const double *difference, int count)
+{
+    int averages = 0, k = count < LS_STATS_COUNT_MIN ? 0 : signed_ranks_left_out(count);
+    double *average = ls_list_make((size_t)(count * (count + 1) / 2), sizeof *average);
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j <= i; j++) {
+            average[averages++] = (difference[i] + difference[j]) / 2;
+        }
+    }
+    ls_sort_doubles(average, averages);
+    ls_stats_interval centre = {ls_stats_percentile(average, averages, 0.5), NAN, NAN};
+    if (k > 0) {
+        centre.low = average[k - 1];
+        centre.high = average[averages - k];
+    }
+    free(average);
+    return centre;
+}
+
 /* Probability that Student's t with `freedom` degrees lies in [0, t], by Simpson's rule. */
 static double student_half(double t, int freedom)
 {

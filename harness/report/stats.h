@@ -47,6 +47,13 @@ ls_stats_interval ls_stats_ratio(const double *over, int over_count, const doubl
  * estimates recovery on logarithms (Donner and Zou 2012). Values and bounds must be positive. */
 ls_stats_interval ls_stats_ratio_of(ls_stats_interval over, ls_stats_interval under);
 
+/* The centre of differences of pairs measured in turn, which are symmetric about it where both of a
+ * pair meet the same disturbances: the median of the averages of all two of them (Hodges and
+ * Lehmann 1963), with the exact interval of Wilcoxon's signed ranks, of at least 95 % for any such
+ * distribution (Hollander, Wolfe and Chicken 2014, 3.3). A quarter of the values may be disturbed
+ * without bounds. low and high are NaN below LS_STATS_COUNT_MIN values. */
+ls_stats_interval ls_stats_paired(const double *difference, int count);
+
 /* Where one more value drawn like these would fall with probability `confidence`: mean and
  * Student's interval of prediction, mean +- t * s * sqrt(1 + 1 / count) with count - 1 degrees of
  * freedom (Hahn 1969). low and high are NaN below three values. */

@@ -197,6 +197,29 @@ TEST(a_ratio_of_intervals_needs_positive_bounds)
     }
 }
 
+TEST(pairs_have_the_interval_of_signed_ranks)
+{
+    /* depression scores before and after a treatment: Hollander, Wolfe and Chicken 2014, examples
+     * 3.1, 3.3 and 3.4: 0.46 and [0.010, 0.786], of 96.1 % */
+    const double difference[] = {0.952, -0.147, 1.022, 0.43, 0.62, 0.59, 0.49, -0.08, 0.01};
+    ls_stats_interval centre = ls_stats_paired(difference, 9);
+    /* 1e-12: differences and their averages round a few times, each 2^-53 of 2 */
+    ck_assert_double_eq_tol(centre.value, 0.46, 1e-12);
+    /* as above */
+    ck_assert_double_eq_tol(centre.low, 0.01, 1e-12);
+    /* as above */
+    ck_assert_double_eq_tol(centre.high, 0.786, 1e-12);
+    centre = ls_stats_paired(difference, 6); /* of six the least and the greatest: 96.9 % */
+    ck_assert(centre.low == -0.147 && centre.high == 1.022);
+    ck_assert(isnan(ls_stats_paired(difference, 5).low) && isnan(ls_stats_paired(NULL, 0).value));
+    double disturbed[12] = {50, -40}; /* two of twelve do not move it far */
+    for (int i = 2; i < 12; i++) {
+        disturbed[i] = 1 + 0.01 * i;
+    }
+    centre = ls_stats_paired(disturbed, 12);
+    ck_assert(centre.low > 1 && centre.value < 1.1 && centre.high < 26);
+}
+
 TEST(prediction_is_students)
 {
     /* mean 3, s = sqrt(2.5); t of 4 degrees at 0.975: 2.776445 (any table), at 0.9995: 8.610302 */
