@@ -16,8 +16,6 @@
 #include "harness/machine/machine.h"
 #include "launchers.h"
 
-static const int64_t TICK_NS = INT64_C(1000000000);
-
 /* ---- environment ---------------------------------------------------------------------------- */
 
 /* Variables that identify a rank: inherited values would be those of another one. */
@@ -167,7 +165,8 @@ static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
     int64_t end_ns = supervise->limit_s > 0
                          ? outcome->started_ns + (int64_t)(supervise->limit_s * 1e9)
                          : INT64_MAX;
-    int64_t tick_ns = ls_clock_ns() + TICK_NS;
+    double tick_s = supervise->tick_s > 0 ? supervise->tick_s : 1;
+    int64_t tick_ns = ls_clock_after(tick_s);
     bool in_grace = false, ticks = supervise->on_tick != NULL || supervise->gpus != NULL;
     for (;;) {
         int64_t until_ns = ticks && tick_ns < end_ns ? tick_ns : end_ns;
@@ -206,7 +205,7 @@ static void wait_all(const ls_supervise *supervise, ls_outcome *outcome)
             if (supervise->on_tick != NULL) {
                 supervise->on_tick(supervise->context);
             }
-            tick_ns = now_ns + TICK_NS;
+            tick_ns = ls_clock_after(tick_s);
         }
     }
 }

@@ -51,7 +51,8 @@ typedef struct ls_supervise {
     ls_waiting *waiting;         /* says what the ranks wait for; may be NULL. Not owned; its cause
                                     is that of the deadline */
     ls_watch_gpu *gpus;          /* read about once a second; may be NULL. Not owned */
-    void (*on_tick)(void *context); /* about once a second; may be NULL */
+    void (*on_tick)(void *context); /* each tick_s; may be NULL */
+    double tick_s;                  /* 0: about once a second */
     /* Asks the running processes to end, in place of a signal; they get hang_up_s before TERM.
      * NULL: a signal. */
     void (*hang_up)(void *context);

@@ -440,26 +440,47 @@ static void cut_records(const ls_job *job)
     }
 }
 
-static ls_status run_ranks(const ls_job *job, const ls_proc_spec *spec, void (*on_tick)(void *),
-                           void *context, ls_outcome *outcome)
+/* job.json of the k-th of several: its ranks' part of the outcome. */
+static ls_status write_part(const ls_job *job, int k, char *const *environment,
+                            const ls_outcome *whole)
 {
-    ls_supervise supervise = {.count = job->world,
+    ls_outcome part = *whole;
+    part.rank += k * job->world;
+    part.rank_count = job->world;
+    if (whole->first_rank >= 0 && whole->first_rank / job->world == k) {
+        part.first_rank = whole->first_rank % job->world;
+    } else if (whole->first_rank >= 0) { /* ended with another one, which failed */
+        part.first_rank = -1;
+        part.code = part.signal = 0;
+        part.state = LS_OUTCOME_STOPPED;
+    }
+    return write_record(&job[k], environment, &part);
+}
+
+static ls_status run_ranks(const ls_job *job, int jobs, const ls_proc_spec *spec,
+                           const ls_job_tick *tick, ls_outcome *outcome)
+{
+    ls_supervise supervise = {.count = jobs * job->world,
                               .spec = spec,
                               .limit_s = job->limit_s,
                               .grace_s = job->grace_s,
                               .gpus = job->gpus,
                               .fork_server = job->fork_server,
-                              .on_tick = on_tick,
-                              .context = context};
+                              .on_tick = tick->call,
+                              .tick_s = tick->each_s,
+                              .context = tick->context};
     LS_TRY(ls_watch_gpu_job(job->gpus, job->directory));
     long kills = ls_record_kills();
     ls_status status = ls_supervise_run(&supervise, outcome);
     outcome->memory_kills = ls_record_kills() - kills;
     ls_watch_gpu_tick(job->gpus); /* counters that rose in the last second */
     (void)ls_watch_gpu_job(job->gpus, NULL);
-    cut_records(job);
-    ls_status written = write_record(job, spec[0].environment, outcome);
-    return status != LS_OK ? status : written;
+    for (int k = 0; k < jobs; k++) {
+        cut_records(&job[k]);
+        ls_status written = write_part(job, k, spec[k * job->world].environment, outcome);
+        status = status != LS_OK ? status : written;
+    }
+    return status;
 }
 
 /* The command of a rank: nsenter, which execs it and so keeps the pid, then the job's. */
@@ -479,34 +500,39 @@ static ls_words words_of(const ls_job *job, int rank)
     return words;
 }
 
-static ls_status run_here(const ls_job *job, const char *token, void (*on_tick)(void *),
-                          void *context, ls_outcome *outcome)
+static ls_status run_here(const ls_job *job, int jobs, const char *token, const ls_job_tick *tick,
+                          ls_outcome *outcome)
 {
-    int port = ls_supervise_free_port();
-    if (port == 0) {
-        return ls_log_fail(LS_ERR_INFRA, "job %s: no free port: %s", job->id, strerror(errno));
-    }
     if (job->world > 1 && job->net == NULL) {
         LS_TRY(ls_supervise_check_loopback());
     }
-    ls_proc_spec *spec = calloc((size_t)job->world, sizeof *spec);
-    ls_words *words = calloc((size_t)job->world, sizeof *words);
-    ls_words *environment = calloc((size_t)job->world, sizeof *environment);
+    int ranks = jobs * job->world, port = 0;
+    ls_proc_spec *spec = ls_list_make((size_t)ranks, sizeof *spec);
+    ls_words *words = ls_list_make((size_t)ranks, sizeof *words);
+    ls_words *environment = ls_list_make((size_t)ranks, sizeof *environment);
     ls_words logs = {0, 0, NULL};
-    LS_MEMORY(spec != NULL && words != NULL && environment != NULL);
-    for (int rank = 0; rank < job->world; rank++) {
-        words[rank] = words_of(job, rank);
-        environment[rank] = ls_job_environment(job, rank, port, token);
-        ls_words_add(&logs, "%s/rank%d.log", job->directory, rank);
-        spec[rank] = (ls_proc_spec){.argv = words[rank].word,
-                                    .environment = environment[rank].word,
-                                    .log_path = logs.word[rank],
-                                    .file_bytes_max = job->file_bytes_max};
+    ls_status status = LS_OK;
+    for (int i = 0; i < ranks && status == LS_OK; i++) {
+        const ls_job *own = &job[i / job->world];
+        int rank = i % job->world, last = port;
+        while (rank == 0 && port == last && status == LS_OK) {
+            port = ls_supervise_free_port();
+            status = port != 0 ? LS_OK
+                               : ls_log_fail(LS_ERR_INFRA, "job %s: no free port: %s", own->id,
+                                             strerror(errno));
+        }
+        words[i] = words_of(own, rank);
+        environment[i] = ls_job_environment(own, rank, port, token);
+        ls_words_add(&logs, "%s/rank%d.log", own->directory, rank);
+        spec[i] = (ls_proc_spec){.argv = words[i].word,
+                                 .environment = environment[i].word,
+                                 .log_path = logs.word[i],
+                                 .file_bytes_max = own->file_bytes_max};
     }
-    ls_status status = run_ranks(job, spec, on_tick, context, outcome);
-    for (int rank = 0; rank < job->world; rank++) {
-        ls_words_free(&words[rank]);
-        ls_words_free(&environment[rank]);
+    LS_THEN(status, run_ranks(job, jobs, spec, tick, outcome));
+    for (int i = 0; i < ranks; i++) {
+        ls_words_free(&words[i]);
+        ls_words_free(&environment[i]);
     }
     ls_words_free(&logs);
     free(words);
@@ -525,21 +551,42 @@ static ls_status run_on_hosts(const ls_job *job, const char *token, void (*on_ti
     return status != LS_OK ? status : written;
 }
 
+ls_status ls_job_run_together(const ls_job *job, int jobs, const ls_job_tick *tick,
+                              ls_outcome *outcome)
+{
+    char token[33];
+    ls_supervise_token(token);
+    *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
+    for (int k = 0; k < jobs; k++) {
+        LS_TRY(check_job(&job[k]));
+        LS_TRY(ls_path_make_folder(job[k].directory));
+        LS_TRY(remove_leftovers(&job[k]));
+    }
+    ls_status status = run_here(job, jobs, token, tick, outcome);
+    if (status != LS_OK) {
+        ls_outcome_free(outcome);
+    }
+    return status;
+}
+
 ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
                      ls_outcome *outcome, bool *resumed)
 {
     LS_TRY(check_job(job));
-    LS_TRY(ls_path_make_folder(job->directory));
     *resumed = read_done(job, outcome);
     if (*resumed) {
         return LS_OK;
     }
+    if (job->hosts == NULL) {
+        const ls_job_tick tick = {.call = on_tick, .context = context};
+        return ls_job_run_together(job, 1, &tick, outcome);
+    }
+    LS_TRY(ls_path_make_folder(job->directory));
     LS_TRY(remove_leftovers(job));
     *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
     char token[33];
     ls_supervise_token(token);
-    ls_status status = job->hosts != NULL ? run_on_hosts(job, token, on_tick, context, outcome)
-                                          : run_here(job, token, on_tick, context, outcome);
+    ls_status status = run_on_hosts(job, token, on_tick, context, outcome);
     if (status != LS_OK) {
         ls_outcome_free(outcome);
     }

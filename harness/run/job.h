@@ -48,6 +48,18 @@ ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *t
 ls_status ls_job_run(const ls_job *job, void (*on_tick)(void *context), void *context,
                      ls_outcome *outcome, bool *resumed);
 
+typedef struct ls_job_tick {
+    void (*call)(void *context); /* may be NULL */
+    void *context;
+    double each_s; /* 0: about once a second */
+} ls_job_tick;
+/* Runs jobs of the same world on this machine, at the same time, as one group, which the first
+ * failure ends: outcome->rank has those of the first job, then those of the next. It is filled from
+ * the start on, so that `tick` can stop ranks (SIGSTOP) and continue them. Each job gets its
+ * job.json; none is read back. */
+ls_status ls_job_run_together(const ls_job *job, int jobs, const ls_job_tick *tick,
+                              ls_outcome *outcome);
+
 /* Whether ls_job_run would read the outcome back. */
 bool ls_job_is_done(const ls_job *job);
 
