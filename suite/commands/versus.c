@@ -8,38 +8,27 @@
 #include <string.h>
 
 #include "kernels/core/path.h"
-#include "harness/run/job.h"
 #include "harness/report/stats.h"
 #include "kernels/core/text.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/json.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/passes.h"
 #include "kernels/kernels.h"
-#include "reference/data/loader.h"
 #include "reference/model/model.h"
-#include "reference/files/safetensors.h"
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"
 #include "suite/run/run.h"
+#include "turns.h"
 
-enum { PAIRS_MAX = 64, STEPS_MAX = 64, NUM_CLASSES = 10 };
+enum { PAIRS_MAX = 64 };
 
 /* Ours at O0, in the same pairs, is what a half level is compared with too. */
 typedef enum trainer { OURS, PEER, OURS_O0, TRAINERS } trainer;
 
-/* The values to compare; at half levels PyTorch runs under autocast, channels last. Warm-up steps
- * do not count: PyTorch's DDP rebuilds its buckets in the second step, and oneDNN compiles its
- * kernels in the first. */
-typedef struct setting {
-    const char *label, *arch;
-    int image_size, batch_size, ranks, threads, warmup_steps, timed_steps;
-    int level; /* ours; above 0: bf16, on the processor's units for it where they are faster than
-                  f32 */
-} setting;
-
-static const setting settings[] = {
+/* The values to compare. Levels are ours; above 0: bf16, on the processor's units for it where they
+ * are faster than f32. There PyTorch runs under autocast, channels last. */
+static const ls_turns_setting settings[] = {
     {"resnet50.224.b16.t2", "resnet50", 224, 16, 1, 2, 2, 3, 0},
     {"resnet18.32.b32.t2", "resnet18", 32, 32, 1, 2, 4, 16, 0},
     {"resnet18.32.b32.r2", "resnet18", 32, 32, 2, 1, 4, 16, 0},
@@ -72,168 +61,79 @@ typedef struct measured {
     char transport[32];        /* of the gradients, from the start event; or "" */
 } measured;
 
-/* The step times of one rank's events without the part for data, which the two trainers read in
- * different ways. */
-typedef struct step_times {
-    int count;
-    double ms[STEPS_MAX];
-    char transport[32];
-} step_times;
-
-static ls_status read_event(void *context, const cJSON *value, int line_number)
-{
-    (void)line_number;
-    step_times *times = context;
-    if (strcmp(ls_json_string(value, "event", ""), "start") == 0) {
-        ls_text_put(times->transport, sizeof times->transport, "%s",
-                    ls_json_string(value, "transport", ""));
-    }
-    if (strcmp(ls_json_string(value, "event", ""), "step") == 0 && times->count < STEPS_MAX) {
-        const cJSON *ms = cJSON_GetObjectItemCaseSensitive(value, "ms");
-        times->ms[times->count++] =
-            ls_json_number(ms, "total", NAN) - ls_json_number(ms, "data", 0);
-    }
-    return LS_OK;
-}
-
-/* Writes the batches of each rank and step to files that both trainers read. */
-static ls_status write_batches(const setting *what, const char *folder)
-{
-    ls_status status = LS_OK;
-    for (int rank = 0; rank < what->ranks && status == LS_OK; rank++) {
-        ls_loader *loader = NULL;
-        const ls_loader_options options = {.data = "synthetic",
-                                           .rank = rank,
-                                           .world = what->ranks,
-                                           .batch_size = what->batch_size,
-                                           .image_size = what->image_size,
-                                           .num_classes = NUM_CLASSES,
-                                           .accumulate = 1,
-                                           .seed = 7,
-                                           .first_step = 1};
-        LS_TRY(ls_loader_open(&options, &loader));
-        for (int step = 1; step <= what->warmup_steps + what->timed_steps; step++) {
-            ls_loader_batch batch;
-            ls_safetensors_writer *writer = NULL;
-            LS_TEXT(path, PATH_MAX, "%s/step%06d.rank%d.safetensors", folder, step, rank);
-            LS_TRY_GOTO(status, ls_loader_next(loader, &batch), close_loader);
-            LS_TRY_GOTO(status, ls_safetensors_create(path, &writer), close_loader);
-            const ls_shape input = {4, {batch.images, 3, what->image_size, what->image_size}};
-            const ls_shape target = {1, {batch.images}};
-            ls_safetensors_add(writer, "input", LS_F32, &input, batch.input);
-            ls_safetensors_add(writer, "target", LS_I64, &target, batch.target);
-            LS_TRY_GOTO(status, ls_safetensors_finish(writer), close_loader);
-        }
-    close_loader:
-        ls_loader_close(loader);
-    }
-    return status;
-}
-
-static void describe(const setting *what, int who, const place *place, int pair, int steps,
+static void describe(const ls_turns_setting *what, int who, const place *place, int pair, int steps,
                      ls_job *job)
 {
     char program[PATH_MAX];
     ls_path_program(program, sizeof program);
-    memset(job, 0, sizeof *job);
-    ls_text_put(job->id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
-                who == OURS   ? "lockstep"
-                : who == PEER ? "pytorch"
-                              : "lockstep-o0");
-    ls_text_put(job->label, sizeof job->label, "%s", job->id);
-    job->world = what->ranks;
-    job->local_nodes = 1;
-    job->threads = what->threads;
-    job->limit_s = 600; /* a hundred times the slowest measured step */
-    job->grace_s = 5;
-    ls_text_put(job->directory, sizeof job->directory, "%s/%s", place->folder, job->id);
-    int level = who == OURS_O0 ? 0 : who == PEER && what->level > 0 ? 1 : what->level;
+    LS_TEXT(id, sizeof job->id, "%s.%02d.%d.%s", what->label, pair, steps,
+            who == OURS   ? "lockstep"
+            : who == PEER ? "pytorch"
+                          : "lockstep-o0");
+    ls_turns_setting own = *what;
+    own.level = who == OURS_O0 ? 0 : who == PEER && what->level > 0 ? 1 : what->level;
+    ls_words trainer = {0, 0, NULL};
     if (who != PEER) {
-        ls_words_add(&job->command, "%s/lockstep-train", program);
+        ls_words_add(&trainer, "%s/lockstep-train", program);
     } else {
-        ls_words_add(&job->command, "%s", place->options->python);
-        ls_words_add(&job->command, "%s", place->options->peer);
-        ls_words_add(&job->command, "--dialect=torch");
+        ls_words_add(&trainer, "%s", place->options->python);
+        ls_words_add(&trainer, "%s", place->options->peer);
+        ls_words_add(&trainer, "--dialect=torch");
     }
-    ls_words_add(&job->command, "--arch=%s", what->arch);
-    ls_words_add(&job->command, "--image-size=%d", what->image_size);
-    ls_words_add(&job->command, "--batch-size=%d", what->batch_size);
-    ls_words_add(&job->command, "--num-classes=%d", NUM_CLASSES);
-    ls_words_add(&job->command, "--steps=%d", steps);
-    ls_words_add(&job->command, "--opt-level=O%d", level);
-    if (level > 0) {
+    ls_turns_job(&own, place->folder, id, &trainer, steps, job);
+    ls_words_free(&trainer);
+    if (own.level > 0) {
         ls_words_add(&job->command, "--half=bf16");
         if (who == PEER) {
             ls_words_add(&job->command, "--channels-last");
         }
     }
-    ls_words_add(&job->command, "--lr=0.01");
     ls_words_add(&job->command, "--bucket-cap-mb=25");
     ls_words_add(&job->command, "--device=cpu");
     ls_words_add(&job->command, "--digest=none");
-    ls_words_add(&job->command, "--threads=%d", what->threads);
     ls_words_add(&job->command, "--data=batches:%s/%s.batches", place->folder, what->label);
 }
 
 /* Runs one of the two trainers. Its step time is the median of the slowest rank; a run of one step
  * measures only the time from start to end. */
-static ls_status run_one(const setting *what, int who, const place *place, int pair, int steps,
-                         measured *out)
+static ls_status run_one(const ls_turns_setting *what, int who, const place *place, int pair,
+                         int steps, measured *out)
 {
     ls_job job;
-    ls_outcome outcome = {0};
-    bool resumed = false;
+    ls_turns run = {.what = what, .sides = 1};
+    double ms = NAN;
     describe(what, who, place, pair, steps, &job);
-    ls_status status = LS_OK;
-    LS_TRY_GOTO(status, ls_job_run(&job, NULL, NULL, &outcome, &resumed), free_job);
-    if (outcome.state != LS_OUTCOME_DONE) {
+    ls_status status = ls_turns_run(&job, steps, &run);
+    const ls_outcome *outcome = &run.outcome;
+    if (status == LS_OK && outcome->state != LS_OUTCOME_DONE) {
         status = ls_log_fail(LS_ERR_CHECK, "%s: ended with code %d; see %s/rank%d.log", job.label,
-                             outcome.code, job.directory, outcome.first_rank);
-        goto free_outcome;
+                             outcome->code, job.directory, outcome->first_rank);
     }
-    if (steps == 1) {
-        out->start_s[pair] = ls_clock_ms_between(outcome.started_ns, outcome.ended_ns) * 1e-3;
-        goto free_outcome;
+    if (status == LS_OK && steps == 1) {
+        out->start_s[pair] = ls_clock_ms_between(outcome->started_ns, outcome->ended_ns) * 1e-3;
+    } else if (status == LS_OK) {
+        status = ls_turns_step_ms(&run, 0, 0.5, &ms);
     }
-    double slowest_ms = 0;
-    for (int rank = 0; rank < what->ranks; rank++) {
-        step_times times = {0};
-        LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", job.directory, rank);
-        LS_TRY_GOTO(status, ls_json_each_line(path, read_event, &times), free_outcome);
-        if (times.count != steps) {
-            status = ls_log_fail(LS_ERR_CHECK, "%s: %d step events instead of %d", path,
-                                 times.count, steps);
-            goto free_outcome;
-        }
-        double ms = ls_stats_percentile(times.ms + what->warmup_steps, what->timed_steps, 0.5);
-        for (int step = what->warmup_steps; step < steps; step++) {
-            ms = times.ms[step] > 0 ? ms : NAN;
-        }
-        if (isnan(ms)) {
-            status = ls_log_fail(LS_ERR_CHECK, "%s: a timed step has no \"ms\" above 0", path);
-            goto free_outcome;
-        }
-        slowest_ms = fmax(slowest_ms, ms);
-        ls_text_put(out->transport, sizeof out->transport, "%s", times.transport);
+    if (status == LS_OK && steps > 1) {
+        out->images_per_s[out->count++] = what->ranks * what->batch_size * 1e3 / ms;
+        out->rss_mb = fmax(out->rss_mb, (double)outcome->rss_bytes_max / 1048576.0);
+        ls_text_put(out->transport, sizeof out->transport, "%s",
+                    run.rank[what->ranks - 1].transport);
     }
-    out->images_per_s[out->count++] = what->ranks * what->batch_size * 1e3 / slowest_ms;
-    out->rss_mb = fmax(out->rss_mb, (double)outcome.rss_bytes_max / 1048576.0);
-free_outcome:
-    ls_outcome_free(&outcome);
-free_job:
+    ls_turns_free(&run);
     ls_job_free(&job);
     return status;
 }
 
 /* The bound: the convolutions of the network alone, on all threads of the setting. */
-static ls_status run_bound(const setting *what, double *images_per_s)
+static ls_status run_bound(const ls_turns_setting *what, double *images_per_s)
 {
     void *symbol = NULL;
     ls_cpu_bound_fn *convolutions_ms = NULL;
     ls_network network;
     LS_TRY(ls_load_symbol("cpu", LS_CPU_BOUND_ENTRY, &symbol));
     memcpy(&convolutions_ms, &symbol, sizeof convolutions_ms);
-    LS_TRY(ls_model_build(what->arch, NUM_CLASSES, what->image_size, &network));
+    LS_TRY(ls_model_build(what->arch, LS_TURNS_NUM_CLASSES, what->image_size, &network));
     const ls_plan_options plan = {.batch = what->batch_size,
                                   .height = what->image_size,
                                   .width = what->image_size,
@@ -249,14 +149,14 @@ static ls_status run_bound(const setting *what, double *images_per_s)
     return status;
 }
 
-static ls_status run_setting(const setting *what, const place *place, FILE *table)
+static ls_status run_setting(const ls_turns_setting *what, const place *place, FILE *table)
 {
     measured seen[TRAINERS] = {{0}, {0}, {0}};
     double bound[PAIRS_MAX];
     int pairs = place->options->pairs;
     LS_TEXT(folder, PATH_MAX, "%s/%s.batches", place->folder, what->label);
     LS_TRY(ls_path_make_chosen(folder, LS_COMMAND_OUT_HINT));
-    LS_TRY(write_batches(what, folder));
+    LS_TRY(ls_turns_write_batches(what, folder, what->warmup_steps + what->timed_steps));
     for (int pair = 0; pair < pairs; pair++) {
         int first = pair % 2 == 0 ? OURS : PEER;
         int steps = what->warmup_steps + what->timed_steps;
@@ -307,7 +207,7 @@ static ls_status run_setting(const setting *what, const place *place, FILE *tabl
     return LS_OK;
 }
 
-static bool is_wanted(const asked *options, const setting *what)
+static bool is_wanted(const asked *options, const ls_turns_setting *what)
 {
     return options->only == NULL || strcmp(options->only, what->label) == 0;
 }
