@@ -92,6 +92,7 @@ static const ls_command_row command[] = {
      "DIR: predict step time, exposed communication and scaling on more GPUs from a run"},
     {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},
     {"layers", ls_layers_main, "show where a step's time goes on a GPU, pass by pass"},
+    {"ab", ls_ab_main, "compare two stacks, in turn: speed, and bits", true},
     {"versus", ls_versus_main, "compare the speed with PyTorch on this machine", true},
 };
 

@@ -26,6 +26,9 @@ int ls_subject_check_main(int count, char **argument);
 /* A finished run: its tables, plots and pages again; two runs, compared. */
 int ls_report_main(int count, char **argument);
 int ls_report_diff_main(int count, char **argument);
+/* Two stacks in turn: which is faster, and whether they have the same bits. 0 compared, 3 a rank or
+ * block failed. */
+int ls_ab_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
 /* The step time that a run's phases and a link give on more GPUs; runs nothing. */
 int ls_plan_main(int count, char **argument);

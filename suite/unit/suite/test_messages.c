@@ -129,6 +129,13 @@ static const struct wrong {
     {"touch dir/bounds.tsv && lockstep bounds --out dir --only resnet20.o0 --seeds 1",
      "$PWD/dir holds bounds.tsv without steps.tsv, of which it was made: put that there "
      "(results/bounds/steps.tar.xz has the committed one) or name another folder by --out"},
+    {"lockstep ab --a ''", "--b is missing; \"\" stands for the stack as it is"},
+    {"lockstep ab --a RANK=1 --b ''", "--a 'RANK=1': each rank has its own; allowed: others"},
+    {"lockstep ab --a X=1 --b ./dir", "--b: cannot run './dir': it is a folder"},
+    {"lockstep ab --a '' --b '' --subject ''", "--subject: cannot run '': no such program"},
+    {"lockstep ab --a '' --b '' --pairs 5", "--pairs '5': allowed: a whole number from 6 to 64"},
+    {"lockstep ab --a '' --b '' x",
+     "unexpected argument 'x'; behind -- are options of both trainers"},
     {"lockstep versus --python ./dir", "--python './dir': it is a folder"},
     {"lockstep versus --only resnet50.224.b16",
      "--only 'resnet50.224.b16': did you mean resnet50.224.b16.t2, resnet50.224.b16.t2.bf16.o1 or "

@@ -9,6 +9,7 @@
 #include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 #include "suite/commands/bounds_internal.h"
+#include "suite/commands/turns.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 #include "suite/unit/golden.h"
@@ -60,6 +61,131 @@ TEST(settings_that_are_all_left_out_show_nothing)
         run_versus("ONEDNN_MAX_CPU_ISA=AVX2", "resnet18.64.b32.t2.bf16.o2", "", said, sizeof said);
     ck_assert_msg(code == LS_ERR_INFRA && strstr(said, "0 settings compared, 1 left out") != NULL,
                   "%s", said);
+}
+
+/* `lockstep ab`: of each side only steps count which it ran alone; what is said of two. */
+
+/* A trainer whose steps take $MS as it says, and 500 the one in which it was stopped. */
+static const char trainer[] =
+    "#!/bin/sh\n"
+    "for word; do case $word in --steps=*) steps=${word#*=} ;; esac; done\n"
+    "[ \"$LATE\" != yes ] || exec sh -c 'sleep 0.1; echo {} >\"$LS_RUN_DIR/rank$RANK.jsonl\"'\n"
+    "trap 'ms=500' CONT\n"
+    "exec >>\"$LS_RUN_DIR/rank$RANK.jsonl\"\n"
+    "echo '{\"event\":\"start\",\"schema\":1}'\n"
+    "ms=$MS step=0\n"
+    "while [ $step -lt $steps ]; do\n"
+    "    step=$((step + 1))\n"
+    "    sleep 0.02\n"
+    "    [ \"$step.$RANK\" != \"$DIES\" ] || { echo lost >&2; exit 7; }\n"
+    "    echo '{\"event\":\"step\",\"step\":'$step',\"loss\":1.5,\"loss_bits\":\"0x3fc00000\",'\\\n"
+    "        '\"digest\":{\"grad\":\"'$GRAD'\"},\"ms\":{\"total\":'$ms'}}'\n"
+    "    ms=$MS\n"
+    "done\n";
+
+static void make_trainer(char *folder, size_t bytes, char *path, size_t path_bytes)
+{
+    fake_folder(folder, bytes);
+    FILE *file = fake_open(folder, "trainer");
+    fputs(trainer, file);
+    fclose(file);
+    ls_text_put(path, path_bytes, "%s/trainer", folder);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+}
+
+static int count_500(const ls_turns_rank *rank)
+{
+    int count = 0;
+    for (int i = 0; i < rank->count; i++) {
+        count += rank->ms[i] == 500;
+    }
+    return count;
+}
+
+TEST(steps_in_which_a_side_was_stopped_do_not_count)
+{
+    char folder[64], path[128], command[300], said[100];
+    make_trainer(folder, sizeof folder, path, sizeof path);
+    const ls_turns_setting what = {.label = "turns", .arch = "x", .ranks = 2, .warmup_steps = 2};
+    ls_turns turns = {.what = &what, .sides = 2, .turns = 4, .turn_steps = 3, .first = 1};
+    ls_words words = {0, 0, NULL};
+    ls_words_add(&words, "env");
+    ls_words_add(&words, "MS=10");
+    ls_words_add(&words, "%s", path);
+    ls_job job[2];
+    ls_turns_job(&what, folder, "a", &words, 100000, &job[0]);
+    ls_turns_job(&what, folder, "b", &words, 100000, &job[1]);
+    ck_assert_int_eq(ls_turns_run(job, 100000, &turns), LS_OK);
+    ck_assert(turns.over && turns.outcome.state == LS_OUTCOME_DONE);
+    for (int k = 0; k < 4; k++) {
+        /* one where the shell was stopped between writing a step and taking the next one's time */
+        ck_assert_int_le(count_500(&turns.rank[k]), 1);
+        ck_assert_int_ge(turns.rank[k].count, 4 * 3);
+        double ms;
+        ck_assert_int_eq(ls_turns_step_ms(&turns, k / 2, 0.5, &ms), LS_OK);
+        ck_assert(ms == 10);
+        ls_text_put(command, sizeof command, "grep -c :500 %s/%c/rank%d.jsonl", folder, "ab"[k / 2],
+                    k % 2);
+        ck_assert_int_eq(shell_says(command, said, sizeof said), 0);
+        ck_assert_msg(atoi(said) >= 2, "stopped %s times", said);
+    }
+    ls_turns_free(&turns);
+    ls_job_free(&job[0]);
+    ls_job_free(&job[1]);
+    ls_words_free(&words);
+    ls_path_remove_tree(folder);
+}
+
+static int run_ab(const char *options, char *said, size_t bytes)
+{
+    char folder[64], path[128], program[1024], command[2400];
+    make_trainer(folder, sizeof folder, path, sizeof path);
+    ls_path_program(program, sizeof program);
+    ls_text_put(command, sizeof command,
+                "cd %s && %s/../lockstep ab %s --subject ./trainer --pairs 6 --seconds 1 "
+                "--image-size 8 --batch-size 1 --out out 2>&1 && cat out/*/ab.json",
+                folder, program, options);
+    int code = shell_says(command, said, bytes);
+    ls_path_remove_tree(folder);
+    return code;
+}
+
+static void check_said(const char *said, const char *wanted)
+{
+    ck_assert_msg(strstr(said, wanted) != NULL, "no '%s' in: %s", wanted, said);
+}
+
+TEST(a_difference_is_found_and_so_are_other_bits)
+{
+    char said[8000];
+    int code = run_ab("--a 'MS=100 GRAD=1' --b 'MS=102 GRAD=2'", said, sizeof said);
+    ck_assert_msg(code == 0, "%s", said);
+    check_said(said, "speed b/a 0.9804 [0.9804, 0.9804]: b is slower by 2.0 % [2.0, 2.0]");
+    check_said(said, "bits: differ from step 1 of 3 on, first in grad; losses are equal\n");
+    check_said(said, "\"verdict\":\t\"slower\"");
+    check_said(said, "\"a_repeats\":\ttrue");
+}
+
+TEST(a_difference_below_what_addresses_make_is_none)
+{
+    char said[8000];
+    int code = run_ab("--a MS=100.4 --b MS=100", said, sizeof said);
+    ck_assert_msg(code == 0, "%s", said);
+    check_said(said, "speed b/a 1.0040 [1.0040, 1.0040]: no difference shown, none above 0.5 %");
+    check_said(said, "bits: equal to the bit in 3 steps: 6 losses and digests\n");
+    check_said(said, "\"verdict\":\t\"no difference shown\"");
+}
+
+TEST(a_rank_that_dies_ends_both)
+{
+    char said[8000];
+    int code = run_ab("--a MS=1 --b 'MS=1 DIES=10.1' --ranks 2", said, sizeof said);
+    ck_assert_msg(code == LS_ERR_INFRA, "%d: %s", code, said);
+    check_said(said, "side b, pair 1, block ");
+    check_said(said, ": rank 1 ended with code 7: lost; see ");
+    code = run_ab("--a MS=1 --b LATE=yes", said, sizeof said);
+    ck_assert_msg(code == LS_ERR_INFRA, "%d: %s", code, said);
+    check_said(said, "bits.b/rank0.jsonl: 0 step events instead of 3");
 }
 
 /* A fault whose tensor the dump lacks would be a clean step that "passes with a fault". */
