@@ -1542,7 +1542,7 @@ def rows_are_followed(context):
     from lockstep_attach.rows import Rows
 
     put, model = [], torch.nn.Linear(6, 2)
-    hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0))
+    hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0, depth=1))
     hub.put = lambda event, **members: put.append(members)
     rows = Rows(hub, Keys(torch, 0))
 
@@ -1582,7 +1582,7 @@ def labels_are_followed(context):
     def counted(choose):
         """Of batches (rows, labels, labels of the batch before) what a loss is given."""
         put = []
-        hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0))
+        hub = types.SimpleNamespace(torch=torch, autograd=types.SimpleNamespace(passes=0, depth=1))
         hub.put = lambda event, **members: put.append(members)
         rows, before = Rows(hub, Keys(torch, 0)), torch.randint(4, (8,))
         entry = types.SimpleNamespace(facts={"loader": 0}, number=0)
@@ -1714,7 +1714,8 @@ def losses_say_what_they_were_given(context):
     scores, y = x @ w, torch.arange(4)
     cases = (
         (functional.cross_entropy(scores, y), None),
-        (functional.cross_entropy(scores.softmax(1).view(4, 5), y) / 2, "probabilities"),
+        (functional.cross_entropy(scores.softmax(1).view(4, 5), y) / 2, "softmax"),
+        (scores.softmax(1).log_softmax(1).sum(), "probabilities"),
         (functional.nll_loss(scores.log_softmax(1), y), None),
         (functional.nll_loss(scores, y), "scores"),
         (functional.binary_cross_entropy_with_logits(scores, torch.rand(4, 5)), None),
