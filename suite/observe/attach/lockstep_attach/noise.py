@@ -8,10 +8,11 @@ from .records import Reason
 from .wrapping import FILE
 
 NORMAL = "randn randn_like normal normal_".split()
-DRAWING = NORMAL + (
+OTHERS = (
     "rand rand_like randint randint_like randperm bernoulli bernoulli_ multinomial uniform_ random_"
     " exponential_ cauchy_ log_normal_ geometric_ poisson"
-).split()
+)
+DRAWING = {*NORMAL, *OTHERS.split()}
 MOST = 64  # draws of a forward
 TOLD = 4  # that are written
 
@@ -93,7 +94,7 @@ def never(again, record, dtype):
     kept = []
     try:
         for owner in (torch, torch.Tensor) if record.noise and dtype is torch.float64 else ():
-            for name in set(DRAWING).intersection(dir(owner)):
+            for name in DRAWING.intersection(dir(owner)):
                 kept.append((owner, name, vars(owner).get(name)))
                 setattr(owner, name, refuse)
         yield
