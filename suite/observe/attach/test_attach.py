@@ -1237,7 +1237,7 @@ def odd_jobs_stay_as_they_are(context):
 
 @test
 def settings_of_other_kinds(context):
-    """What a class keeps under the name of a known setting is left out where its kind is another."""
+    """Left out: what a class keeps under the name of a known setting, of another kind."""
     code = """
 import fractions
 class Own(torch.optim.Optimizer):
