@@ -522,7 +522,7 @@ static const calls_row replicas[] = {
     {"!;" HEADS TRAINED "2x (0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}") ")",
      "replicas.step", LS_WEAK,
      "a model that is not trained differs by rank, and digests are of all models: samples of the "
-     "others are equal after 0 of 1 steps",
+     "others are equal after 0 detailed steps",
      3},
     {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
     {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
