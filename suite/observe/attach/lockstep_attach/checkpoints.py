@@ -212,7 +212,7 @@ class Checkpoints:
         return self._save(given(args, kwargs, "tensors", 0), args, kwargs)
 
     def _save(self, saved, args, kwargs):
-        self.hub.steps.turn()
+        self.hub.steps.saving()
         contents = self._contents(saved)
         event = {
             "event": "save",

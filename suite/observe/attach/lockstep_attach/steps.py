@@ -98,6 +98,7 @@ class Step:
         self.lr = None
         self.images = 0
         self.digest = None  # taken before the step was closed
+        self.saved = None  # taken at the last save since the step
         self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
 
 
@@ -209,18 +210,26 @@ class Steps:
     def spend(self, phase, begin_ns):
         self.now.spent[phase] += time.perf_counter_ns() - begin_ns
 
-    def turn(self, change="turn"):
+    def turn(self):
         """The script turns from training to something else (a pass over data has ended, a
-        validation, a save or a restore begins): the open step's digests are those of now, and the
-        next step has some, too. A save (change: None), which one rank may make, changes nothing.
+        validation or a restore begins): the open step's digests are those of now, and the next step
+        has some, too.
         """
         self.hub.shadows.leave()
-        self.now.changed.update([change] if change else [])
+        self.now.changed.add("turn")
         if not self.now.asked or self.now.digest is not None:
             return
         self.turns += 1
         if self.thinned.take(self.turns):
             self.now.digest = self._digest()
+
+    def saving(self):
+        """One rank may save, and weights may change behind it, on all: no turn. Behind the last
+        step they may change on that rank alone: the digests of now are kept for it.
+        """
+        self.hub.shadows.leave()
+        if self.now.asked:
+            self.now.saved = self._digest()
 
     def before_forward(self, training, grad):
         """A forward of a known model comes: the first one of the next step closes this one."""
@@ -308,6 +317,7 @@ class Steps:
         samples = self.detail.close(step)
         event = self._event(step, samples)
         early = step.digest is not None
+        step.digest = step.digest or (step.saved if last else None)
         last = last or step.number == hub.settings.steps
         if early or last or step.detail or self.turned or self.thinned.take(step.number):
             event["digest"] = step.digest or self._digest()
