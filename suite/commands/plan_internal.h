@@ -3,7 +3,7 @@
  *   run.json, jobs/  -> harness/report: medians of the phases of one job, of its no_comm job, spans
  *   facts of the job -> the network's gradients, each with its share of backward
  *   bucket times     -> least squares: seconds a message and a byte (or both are given)
- *   N, way, size     -> ls_buckets_rebuild's layout -> a queue beside backward -> exposed, step
+ *   N, way, size     -> ls_buckets_rebuild's layout -> a queue during backward -> exposed, step
  *   all of these     -> the terminal, plan.json, tables/plan.tsv, plots/plan.svg
  */
 #ifndef LS_PLAN_INTERNAL_H
@@ -89,7 +89,7 @@ typedef struct ls_plan_run {
     ls_plan_parts parts;
     bool gloo, has_alone; /* has_alone: backward without reductions was measured */
     double exposed_ms;    /* as measured */
-    ls_plan_fit fit;      /* of its own bucket times; count 0: none */
+    ls_plan_fit fit;      /* fitted to its own bucket times; count 0: none */
 } ls_plan_run;
 
 /* `name`: of a timed job, with * and ?, or NULL. LS_ERR_USAGE where none has times of its phases,

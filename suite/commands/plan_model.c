@@ -54,7 +54,7 @@ double ls_plan_model_alone_ms(const ls_plan_parts *parts)
            parts->rest_ms;
 }
 
-/* The queue of buckets beside backward, from event to event. */
+/* The queue of buckets while backward runs, from event to event. */
 typedef struct queue {
     double now_ms, work_ms; /* work_ms: what backward has done of its own */
     double end_ms;          /* of the reduction that runs; INFINITY: none does */
