@@ -29,15 +29,25 @@ def _inmost(function):
     return function
 
 
+def _conv2d(torch, function, image, weight, *args, **kwargs):
+    """PyTorch's convolution in FP64 takes 0.6 of the time in this layout (ResNet-18)."""
+    image, weight = (t.contiguous(memory_format=torch.channels_last) for t in (image, weight))
+    return function(image, weight, *args, **kwargs).contiguous()
+
+
 @contextlib.contextmanager
 def _watched(torch, called):
     """called(name, function, args, kwargs) stands for functions that draw."""
+
+    wide = 4, torch.float64
 
     class Drawing(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             name, kwargs = getattr(function, "__name__", ""), kwargs or {}
             if name in DRAWING and "out" not in kwargs:
                 return called(name, function, args, kwargs)
+            if name == "conv2d" and len(args) > 1 and (args[0].dim(), args[0].dtype) == wide:
+                return _conv2d(torch, function, *args, **kwargs)
             return _inmost(function)(*args, **kwargs)
 
     with torch._C._EnableTorchFunction(), Drawing():  # the hub's own calls are without
