@@ -562,6 +562,9 @@ ls_status ls_store_exchange(ls_store *store, const char *name, const void *mine,
             for (int i = 0; i < rank; i++) {
                 free(values[i]);
             }
+            if (status == LS_ERR_RENDEZVOUS) {
+                ls_log_error("rank %d has not come as far as '%s'", rank, name);
+            }
             return status;
         }
     }
