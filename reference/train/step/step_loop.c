@@ -1,11 +1,13 @@
 #include "step.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"
+#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "reference/train/evaluate.h"
@@ -408,6 +410,9 @@ ls_status ls_step_run(ls_trainer *trainer, ls_step_summary *summary)
         LS_THEN(status, ls_save_ask(trainer, through, &stop));
     }
     status = report_last(&loop, ls_step_record_of(&loop.history, through), status);
+    if (status == LS_ERR_PEER_LOST) {
+        ls_log_error("step %" PRId64 " did not end", loop.last + 1);
+    }
     if (status != LS_OK) {
         ls_join_abandon(trainer);
     } else {
