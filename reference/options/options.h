@@ -89,15 +89,25 @@ typedef enum ls_digest_scope { LS_DIGEST_ALL, LS_DIGEST_PARAM, LS_DIGEST_NONE } 
 
 /* Where a rank can be made to fail. */
 typedef enum ls_fault_phase {
-    LS_FAULT_JOIN, /* before it meets its peers, whatever the step */
+    LS_FAULT_JOIN, /* before it meets its peers; this, the next and the last whatever the step */
+    LS_FAULT_MEET, /* it has reached the store, not yet its peers */
     LS_FAULT_FORWARD,
     LS_FAULT_BACKWARD,
     LS_FAULT_REDUCTION, /* its first gradients are on their way */
     LS_FAULT_OPTIMIZER,
     LS_FAULT_DUMP,
     LS_FAULT_SAVE, /* everything for the checkpoint of that step is gathered, nothing written */
+    LS_FAULT_END,  /* all steps are done, its peers may be in their last one */
 } ls_fault_phase;
-typedef enum ls_fault_how { LS_FAULT_KILL, LS_FAULT_STOP, LS_FAULT_EXIT } ls_fault_how;
+typedef enum ls_fault_how {
+    LS_FAULT_KILL,
+    LS_FAULT_STOP,
+    LS_FAULT_EXIT,
+    LS_FAULT_SLOW, /* by LS_FAULT_SLOW_S, in that step alone */
+    LS_FAULT_CUT,  /* what its connections bring is lost from then on, without a word to a peer */
+    LS_FAULT_CORRUPT, /* a bit of a parameter changes; in the phases of a step */
+} ls_fault_how;
+enum { LS_FAULT_SLOW_S = 2 };
 typedef struct ls_fault_at {
     int64_t step; /* 0: none */
     int rank;

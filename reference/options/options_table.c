@@ -218,13 +218,17 @@ static int read_fault_at(const char *option, const char *text, ls_options *optio
     char phase[16], how[8], end;
     int rank, phase_index = -1, how_index = -1;
     if (sscanf(text, "%lld:%d:%15[a-z]:%7[a-z]%c", &step, &rank, phase, how, &end) == 4) {
-        phase_index = ls_text_choice(phase, "join|forward|backward|reduction|optimizer|dump|save");
-        how_index = ls_text_choice(how, "kill|stop|exit");
+        phase_index =
+            ls_text_choice(phase, "join|meet|forward|backward|reduction|optimizer|dump|save|end");
+        how_index = ls_text_choice(how, "kill|stop|exit|slow|cut|corrupt");
     }
-    if (phase_index < 0 || how_index < 0 || step < 1 || rank < 0) {
+    bool in_step = phase_index >= LS_FAULT_FORWARD && phase_index < LS_FAULT_END;
+    if (phase_index < 0 || how_index < 0 || step < 1 || rank < 0 ||
+        (how_index == LS_FAULT_CORRUPT && !in_step)) {
         return refuse(option, text,
-                      "STEP:RANK:PHASE:HOW, phases join, forward, backward, reduction, optimizer, "
-                      "dump, save, ways kill, stop, exit");
+                      "STEP:RANK:PHASE:HOW, phases join, meet, forward, backward, reduction, "
+                      "optimizer, dump, save, end, ways kill, stop, exit, slow, cut and, from "
+                      "forward to save, corrupt");
     }
     options->fault =
         (ls_fault_at){step, rank, (ls_fault_phase)phase_index, (ls_fault_how)how_index};

@@ -1,22 +1,62 @@
 #include "fault.h"
 
+#include <linux/filter.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/core/clock.h"
 #include "kernels/core/plant.h"
+
+/* A bit of the exponent of one f32, off by a factor of 16. */
+static ls_status flip(const ls_device *device, float *at)
+{
+    uint32_t bits = 0;
+    LS_TRY(ls_device_read(device, &bits, at, (int64_t)sizeof bits));
+    bits ^= 1u << 25;
+    return device->api->copy_in(device->backend, device->stream, at, &bits, (int64_t)sizeof bits);
+}
+
+/* A filter that takes no byte of any packet (bpf(4)): to the peers this is a network that loses
+ * everything, and so it is to this rank, whose packets nobody acknowledges here. */
+static void cut_connections(void)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = {1, &nothing};
+    int most = (int)sysconf(_SC_OPEN_MAX);
+    for (int fd = 0; fd < most; fd++) { /* what is no socket refuses it */
+        (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+    }
+}
 
 void ls_fault_point(const ls_trainer *trainer, int64_t step, ls_fault_phase phase)
 {
     const ls_fault_at *at = &trainer->options.fault;
     if (trainer->world.restart > 0 || at->step == 0 || at->rank != trainer->world.rank ||
-        at->phase != phase || (phase != LS_FAULT_JOIN && at->step != step)) {
+        at->phase != phase ||
+        (phase >= LS_FAULT_FORWARD && phase < LS_FAULT_END && at->step != step)) {
         return;
     }
-    if (at->how == LS_FAULT_EXIT) {
+    switch (at->how) {
+    case LS_FAULT_KILL:
+        (void)raise(SIGKILL);
+        break;
+    case LS_FAULT_STOP:
+        (void)raise(SIGSTOP);
+        break;
+    case LS_FAULT_EXIT:
         _exit(0);
+    case LS_FAULT_SLOW:
+        (void)ls_clock_poll(-1, 0, ls_clock_after(LS_FAULT_SLOW_S));
+        break;
+    case LS_FAULT_CUT:
+        cut_connections();
+        break;
+    case LS_FAULT_CORRUPT:
+        (void)flip(&trainer->device, (float *)trainer->memory.param[0].data + 3);
+        break;
     }
-    (void)raise(at->how == LS_FAULT_KILL ? SIGKILL : SIGSTOP);
 }
 
 static bool overflows(const ls_trainer *trainer, int64_t step)
@@ -52,11 +92,7 @@ static ls_status plant_in_memory(const ls_fault *fault)
     const ls_trainer *trainer = fault->trainer;
     const ls_device *device = &trainer->device;
     if (LS_PLANT(flipped_exponent_bit, false, true)) {
-        uint32_t *at = (uint32_t *)trainer->memory.unscaled[4].data + 3, bits = 0;
-        LS_TRY(ls_device_read(device, &bits, at, (int64_t)sizeof bits));
-        bits ^= 1u << 27;
-        LS_TRY(
-            device->api->copy_in(device->backend, device->stream, at, &bits, (int64_t)sizeof bits));
+        LS_TRY(flip(device, (float *)trainer->memory.unscaled[4].data + 3));
     }
     if (LS_PLANT(skip_per_rank, false, true)) {
         int32_t *at = &trainer->memory.state->overflow, overflow = 0;

@@ -296,7 +296,7 @@ static ls_status open_norm(ls_trainer *trainer)
     return LS_OK;
 }
 
-ls_status ls_join_open(ls_trainer *trainer)
+static ls_status meet(ls_trainer *trainer)
 {
     const char *name = NULL;
     ls_fault_point(trainer, 0, LS_FAULT_JOIN);
@@ -307,6 +307,7 @@ ls_status ls_join_open(ls_trainer *trainer)
     LS_TRY(ls_comm_load(name, &trainer->engine));
     if (strcmp(name, "self") != 0) {
         LS_TRY(open_store(trainer));
+        ls_fault_point(trainer, 0, LS_FAULT_MEET);
         LS_TRY(ls_agree_on_run(trainer));
         LS_TRY(ls_agree_on_libraries(trainer));
     }
@@ -314,6 +315,12 @@ ls_status ls_join_open(ls_trainer *trainer)
     LS_TRY(open_norm(trainer));
     hook_waits(trainer, true);
     return LS_OK;
+}
+
+ls_status ls_join_open(ls_trainer *trainer)
+{
+    ls_status status = meet(trainer);
+    return status == LS_ERR_PEER_LOST ? LS_ERR_RENDEZVOUS : status; /* all ranks have met, or not */
 }
 
 /* The wait hook after an abort: ends the wait at ABORT_S. */
@@ -347,6 +354,7 @@ ls_status ls_join_finish(ls_trainer *trainer)
     if (trainer->store == NULL) {
         return LS_OK;
     }
+    ls_fault_point(trainer, 0, LS_FAULT_END);
     /* The engine notices at once when a rank has died; the store then keeps the first that is
      * through from closing connections under the last. */
     ls_comm_op op = {.kind = LS_COMM_BARRIER, .label = "end of training"};

@@ -12,28 +12,23 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
+#include "reference/options/options.h"
 
 enum { WORLD = 3, AT = 2 };
 
 #define GO "exec \"$0\" \"$@\""
 
-/* ---- a rank that dies, leaves or stops ------------------------------------------------------- */
+/* ---- a rank that dies, leaves, stops, is late or cut off, or holds other bits ---------------- */
 
-static const char *const phases[] = {"join",      "forward", "backward", "reduction",
-                                     "optimizer", "dump",    "save"};
-enum {
-    PHASES = sizeof phases / sizeof *phases,
-    JOIN = 0,
-    BACKWARD = 2,
-    REDUCTION,
-    OPTIMIZER,
-    SAVE_PHASE = 6
-};
+/* By ls_fault_phase. */
+static const char *const phases[] = {"join",      "meet", "forward", "backward", "reduction",
+                                     "optimizer", "dump", "save",    "end"};
+enum { PHASES = sizeof phases / sizeof *phases };
 
 /* The others find out by themselves: at the rendezvous by its deadline, later by the connection. */
 static int code_of_others(int phase)
 {
-    return phase == JOIN ? LS_ERR_RENDEZVOUS : LS_ERR_PEER_LOST;
+    return phase <= LS_FAULT_MEET ? LS_ERR_RENDEZVOUS : LS_ERR_PEER_LOST;
 }
 
 /* The rank that fails, in which phase, and what it leaves with. */
@@ -49,37 +44,71 @@ static void judge_gone(const ls_case *row, const ls_record *job, ls_verdict *out
         want.code[rank] = rank == victim->rank ? victim->code : code_of_others(victim->phase);
     }
     /* only rank 0 writes the checkpoint, and it died before that */
-    want.absent =
-        victim->phase != SAVE_PHASE || victim->rank == 0 ? "checkpoint.safetensors" : NULL;
+    bool may =
+        victim->phase == LS_FAULT_END || (victim->phase == LS_FAULT_SAVE && victim->rank > 0);
+    want.absent = may ? NULL : "checkpoint.safetensors";
     ls_endings_judge(&want, job, out);
     for (int rank = 0; rank < job->world; rank++) {
         int steps = job->rank[rank].step_count;
-        int most = victim->phase >= OPTIMIZER ? AT : AT - 1; /* its reduction was done */
-        if (steps > most && victim->phase != JOIN) {
+        int most = victim->phase >= LS_FAULT_OPTIMIZER ? AT : AT - 1; /* its reduction was done */
+        if (steps > most && victim->phase >= LS_FAULT_FORWARD) {
             ls_verdict_fail(out, "rank=%d finished %d steps although a rank was gone in %d", rank,
                             steps, AT);
         }
     }
 }
 
-/* A rank that stands still is found by the deadline, and named. */
-static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *out)
+/* A rank that stands still, or is cut off, is found by the deadline, and named. */
+static void judge_silent(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct victim *v = row->data;
     int victim = v->rank;
     bool named = false;
-    ls_ending want = {.code = {0}};
+    ls_ending want = {.code = {0}, .clean = true};
     LS_TEXT(name, 16, "rank %d", victim);
     for (int rank = 0; rank < job->world; rank++) {
-        want.code[rank] = rank == victim ? LS_ENDINGS_ANY : code_of_others(v->phase);
+        want.code[rank] = rank == victim && v->code != 0 ? v->code : code_of_others(v->phase);
         named = named || (rank != victim && ls_endings_says(job, rank, name));
     }
     ls_endings_judge(&want, job, out);
     if (!named) {
         ls_verdict_fail(out, "no other rank names %s", name);
     }
+}
+
+static void judge_stopped(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    int victim = ((const struct victim *)row->data)->rank;
+    judge_silent(row, job, out);
     if (job->state != LS_RECORD_DONE && job->first_rank == victim) {
-        ls_verdict_fail(out, "%s is said to have failed first; it only stood still", name);
+        ls_verdict_fail(out, "rank %d is said to have failed first; it only stood still", victim);
+    }
+}
+
+/* job 0 has no fault. */
+static void judge_late(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    ls_case same = *row;
+    same.data = LS_JUDGE_SAME("a rank that is late once");
+    ls_judge_same(&same, job, out);
+    if (job[1].seconds < LS_FAULT_SLOW_S) {
+        ls_verdict_fail(out, "the job took %.2g s: no rank was late by %d", job[1].seconds,
+                        LS_FAULT_SLOW_S);
+    }
+}
+
+/* The digests name the rank, which is not the first, and the step in which the bit changed. */
+static void judge_corrupt(const ls_case *row, const ls_record *job, ls_verdict *out)
+{
+    const struct victim *victim = row->data;
+    ls_verdict found = {0};
+    ls_judge_lockstep(row, job, &found);
+    LS_TEXT(who, 32, "rank=%d step %d", victim->rank, (int)AT);
+    if (found.code == LS_FAIL && strstr(found.evidence, who) != NULL) {
+        ls_verdict_pass(out, job->world, "found: %.200s", found.evidence);
+    } else {
+        ls_verdict_fail(out, "a changed bit on rank %d was not found in step %d: %.160s",
+                        victim->rank, AT, found.evidence);
     }
 }
 
@@ -188,7 +217,8 @@ static const ls_row rows[] = {
     /* under SyncBN nothing but the epoch's sums is gathered for a checkpoint */
     {"faults.kill.epoch[|.sync=sync].rank1", "F1", judge_gone,
      JOB "w3 $1 image=16 data={self}/data shell --fault-at=2:1:optimizer:kill " IN_TIME SAVE,
-     &(const struct victim){OPTIMIZER, 1, LS_ENDINGS_KILLED}, TREE, .judges_outcome = true},
+     &(const struct victim){LS_FAULT_OPTIMIZER, 1, LS_ENDINGS_KILLED}, TREE,
+     .judges_outcome = true},
     {"faults.full.dump", "F4", ls_endings_row, JOB "w2 dump=1 shell",
      ENDS({10, 3}, 2, "dump/step000001.rank1", false, "dump/step000001.rank1.safetensors"),
      "[ $RANK != 1 ] || { " FULL("200") "}; " GO, .judges_outcome = true, .takes_disk = true},
@@ -292,40 +322,74 @@ static const ls_row rows[] = {
      JOB "w3 $1" SAVE "| " JOB "w2 $1 steps=3 dump=3 --resume={job:0}/checkpoint.safetensors"},
 };
 
-#define LATE "grace=2 --timeout=2" /* the stopped rank does not use its grace */
+/* One rank of three, in the second step, which is the last. */
+typedef struct failing {
+    const char *how;
+    int phase, rank;
+} failing;
 
-static void add_failing(const ls_case_settings *settings, ls_case_list *list, const ls_row *row,
-                        const char *name, const char *how, const char *waits, struct victim victim)
+static const failing failings[] = {
+    {"exit", LS_FAULT_MEET, 1},         {"exit", LS_FAULT_BACKWARD, 0},
+    {"exit", LS_FAULT_REDUCTION, 1},    {"exit", LS_FAULT_SAVE, 2},
+    {"exit", LS_FAULT_END, 1},          {"stop", LS_FAULT_JOIN, 2},
+    {"stop", LS_FAULT_MEET, 1},         {"stop", LS_FAULT_REDUCTION, 1},
+    {"stop", LS_FAULT_OPTIMIZER, 0},    {"stop", LS_FAULT_END, 2},
+    {"slow", LS_FAULT_MEET, 1},         {"slow", LS_FAULT_FORWARD, 0},
+    {"slow", LS_FAULT_REDUCTION, 1},    {"slow", LS_FAULT_OPTIMIZER, 2},
+    {"slow", LS_FAULT_SAVE, 0},         {"slow", LS_FAULT_END, 1},
+    {"cut", LS_FAULT_MEET, 1},          {"cut", LS_FAULT_FORWARD, 2},
+    {"cut", LS_FAULT_BACKWARD, 0},      {"cut", LS_FAULT_REDUCTION, 1},
+    {"cut", LS_FAULT_SAVE, 1},          {"cut", LS_FAULT_END, 2},
+    {"corrupt", LS_FAULT_FORWARD, 1},   {"corrupt", LS_FAULT_BACKWARD, 2},
+    {"corrupt", LS_FAULT_REDUCTION, 1}, {"corrupt", LS_FAULT_OPTIMIZER, 2},
+};
+
+/* What a way to fail makes of a job. */
+static const struct way {
+    const char *how, *family, *requirement, *with; /* with: words of the job */
+    ls_case_judge *judge;
+    int code; /* of the rank; cut off, it leaves as the others do */
+} ways[] = {
+    {"kill", "kill", "F1", IN_TIME, judge_gone, LS_ENDINGS_KILLED},
+    {"exit", "exit0", "F2", IN_TIME, judge_gone, 0},
+    /* the stopped rank does not use its grace */
+    {"stop", "stop", "F3", "grace=2 --timeout=2", judge_stopped, LS_ENDINGS_ANY},
+    {"slow", "slow", "F9", IN_TIME, judge_late, 0},
+    /* nodes of one rank: over TCP alone */
+    {"cut", "cut", "F10", "n3 --timeout=2", judge_silent, 0},
+    {"corrupt", "corrupt", "F11", IN_TIME, judge_corrupt, 0},
+};
+
+static void add_failing(const ls_case_settings *settings, ls_case_list *list, failing one)
 {
-    ls_row with = *row;
-    struct victim *data = ls_rows_memory(list, sizeof *data);
-    const char *phase = phases[victim.phase];
-    *data = victim;
-    with.data = data;
-    with.judges_outcome = true;
-    ls_rows_format(list, settings, &with,
-                   "faults.%s.%s.rank%d: " JOB "w%d %s --fault-at=%d:%d:%s:%s %s" SAVE, name, phase,
-                   victim.rank, (int)WORLD, strcmp(phase, "dump") == 0 ? "dump=2" : "", (int)AT,
-                   victim.rank, phase, how, waits);
+    const struct way *way = ways;
+    while (strcmp(way->how, one.how) != 0) {
+        way++;
+    }
+    struct victim *victim = ls_rows_memory(list, sizeof *victim);
+    *victim = (struct victim){one.phase, one.rank, way->code};
+    bool pair = way->judge == judge_late;
+    const ls_row row = {.requirement = way->requirement,
+                        .judge = way->judge,
+                        .data = victim,
+                        .judges_outcome = !pair && way->judge != judge_corrupt};
+    bool waits = one.phase <= LS_FAULT_MEET && way->judge == judge_gone; /* for its deadline */
+    ls_rows_format(
+        list, settings, &row, "faults.%s.%s.rank%d: %s" JOB "w%d %s %s --fault-at=%d:%d:%s:%s" SAVE,
+        way->family, phases[one.phase], one.rank, pair ? JOB "w3" SAVE "| " : "", (int)WORLD,
+        one.phase == LS_FAULT_DUMP ? "dump=2" : "", waits ? "--timeout=1" : way->with, (int)AT,
+        one.rank, phases[one.phase], one.how);
 }
 
 void ls_faults_cases(const ls_case_settings *settings, ls_case_list *list)
 {
-    static const ls_row killed = {.requirement = "F1", .judge = judge_gone};
-    static const ls_row left = {.requirement = "F2", .judge = judge_gone};
-    static const ls_row stopped = {.requirement = "F3", .judge = judge_stopped};
     for (int phase = 0; phase < PHASES; phase++) {
         for (int rank = 0; rank < WORLD; rank++) {
-            add_failing(settings, list, &killed, "kill", "kill",
-                        phase == JOIN ? "--timeout=1" : IN_TIME,
-                        (struct victim){phase, rank, LS_ENDINGS_KILLED});
+            add_failing(settings, list, (failing){"kill", phase, rank});
         }
     }
-    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){BACKWARD, 0, 0});
-    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){REDUCTION, 1, 0});
-    add_failing(settings, list, &left, "exit0", "exit", IN_TIME, (struct victim){SAVE_PHASE, 2, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){JOIN, 2, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){REDUCTION, 1, 0});
-    add_failing(settings, list, &stopped, "stop", "stop", LATE, (struct victim){OPTIMIZER, 0, 0});
+    for (size_t i = 0; i < sizeof failings / sizeof *failings; i++) {
+        add_failing(settings, list, failings[i]);
+    }
     LS_ROWS(list, settings, rows);
 }
