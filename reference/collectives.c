@@ -6,7 +6,8 @@
  * With groups (comm/exercise.h) each has a communicator of its own, and all are tried at the
  * same time; ranks and roots of events are then those within the group, and data is that of the
  * ranks of the world, so that another group's result is wrong. A rank in no group waits until all
- * are done.
+ * are done. With --pairs, `pair` per pass and round: the computation of this rank, and its exchange
+ * with another.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
@@ -264,12 +266,12 @@ static ls_status try_headline(program *p)
     return p->given.headline ? try_one(p, &what) : LS_OK;
 }
 
-/* Milliseconds of work that only this rank does. */
-static uint64_t dawdle(void)
+/* Work that a core does without memory or network; 512 pages: milliseconds. */
+static uint64_t dawdle(int pages)
 {
     static const char page[4096];
     uint64_t digest = LS_DIGEST_START;
-    for (int i = 0; i < 512; i++) {
+    for (int i = 0; i < pages; i++) {
         digest = ls_digest_update(digest, page, sizeof page);
     }
     return digest;
@@ -281,7 +283,7 @@ static ls_status try_barriers(program *p)
     for (int i = 0; i < p->given.barriers; i++) {
         cJSON *event = event_named("barrier");
         bool late = i % p->peer.members.count == p->peer.rank;
-        cJSON_AddNumberToObject(event, "late", late && dawdle() != 0);
+        cJSON_AddNumberToObject(event, "late", late && dawdle(512) != 0);
         int64_t begin_ns = ls_clock_ns();
         ls_status status = ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL);
         if (status != LS_OK) {
@@ -295,14 +297,14 @@ static ls_status try_barriers(program *p)
     return LS_OK;
 }
 
-static ls_status open_comm(const program *p, const char *name, double timeout_s, ls_comm **out)
+/* A communicator of `world` ranks, in which this one is `rank`. */
+static ls_status open_comm_of(const program *p, const char *name, double timeout_s, int rank,
+                              int world, ls_comm **out)
 {
-    bool apart = LS_PLANT(groups_ignored, p->groups.count > 0, false);
-    LS_TEXT(group, 64, "%s of group %d", name, p->group);
-    ls_comm_options where = {.rank = apart ? p->peer.rank : p->world.rank,
-                             .world = apart ? p->peer.members.count : p->world.world,
+    ls_comm_options where = {.rank = rank,
+                             .world = world,
                              .store = p->store,
-                             .name = apart ? group : name,
+                             .name = name,
                              .timeout_s = timeout_s,
                              .one_host = p->world.local_world == p->world.world,
                              .backend_api = p->device.api,
@@ -310,6 +312,95 @@ static ls_status open_comm(const program *p, const char *name, double timeout_s,
                              .open_s = timeout_s + 30, /* a GPU's engine takes longer to open */
                              .oversubscribe = p->world.oversubscribe};
     return p->peer.api->open(&where, out);
+}
+
+static ls_status open_comm(const program *p, const char *name, double timeout_s, ls_comm **out)
+{
+    bool apart = LS_PLANT(groups_ignored, p->groups.count > 0, false);
+    LS_TEXT(group, 64, "%s of group %d", name, p->group);
+    return open_comm_of(p, apart ? group : name, timeout_s, apart ? p->peer.rank : p->world.rank,
+                        apart ? p->peer.members.count : p->world.world, out);
+}
+
+/* ---- pairs ----------------------------------------------------------------------------------- */
+
+enum { PROBE_PAGES = 1 << 13 }; /* tens of milliseconds */
+
+/* A pair of a round, seen by one of the two. */
+static ls_exercise_peer pair_of(const program *p, int other, ls_comm *comm)
+{
+    ls_exercise_peer peer = p->peer;
+    int me = p->world.rank, low = me < other ? me : other, high = me < other ? other : me;
+    peer.rank = me == high;
+    peer.members = (ls_pattern_members){.count = 2, .rank = {low, high}};
+    peer.comm = comm;
+    peer.journal = NULL;
+    return peer;
+}
+
+/* All at the same time: every rank computes, then exchanges with its partner of the round. */
+static ls_status meet(program *p, int pass, int round, ls_comm *comm)
+{
+    int other = ls_exercise_partner(p->world.world, round, p->world.rank);
+    ls_exercise_result result = {.us = NAN};
+    ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "a round"};
+    LS_TRY(ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL));
+    int64_t begin_ns = ls_clock_ns();
+    bool done = dawdle(PROBE_PAGES) != 0;
+    double probe_ms = ls_clock_ms_between(begin_ns, ls_clock_ns());
+    if (other >= 0) {
+        ls_exercise_peer peer = pair_of(p, other, comm);
+        ls_exercise what = {.kind = LS_COMM_ALL_REDUCE,
+                            .redop = LS_COMM_SUM,
+                            .dtype = LS_F32,
+                            .data = LS_PATTERN_EXACT,
+                            .count = p->given.count[0],
+                            .in_place = true,
+                            .iterations = p->given.iterations};
+        LS_TRY(ls_exercise_run(&peer, &what, &result));
+        p->wrong += result.wrong;
+        p->guards += result.guards;
+    }
+    cJSON *event = event_named("pair");
+    cJSON_AddNumberToObject(event, "pass", pass);
+    cJSON_AddNumberToObject(event, "round", round);
+    cJSON_AddNumberToObject(event, "other", other);
+    cJSON_AddNumberToObject(event, "bytes", result.bytes);
+    cJSON_AddNumberToObject(event, "wrong", (double)result.wrong);
+    ls_json_add_number(event, "us", result.us);
+    ls_json_add_number(event, "probe_ms", done ? probe_ms : NAN);
+    return write_event(p, event);
+}
+
+static ls_status try_pairs(program *p)
+{
+    int world = p->world.world, rounds = ls_exercise_rounds(world);
+    if (p->given.pairs == 0 || world < 2) {
+        return LS_OK;
+    }
+    ls_comm **comm = ls_list_make((size_t)rounds, sizeof *comm);
+    ls_status status = LS_OK;
+    for (int round = 0; round < rounds && status == LS_OK; round++) {
+        int me = p->world.rank, other = ls_exercise_partner(world, round, me);
+        LS_TEXT(name, 40, "pair %d %d", me < other ? me : other, me < other ? other : me);
+        if (other >= 0) {
+            status = open_comm_of(p, name, p->given.timeout_s, me > other, 2, &comm[round]);
+        }
+    }
+    for (int i = 0; i < p->given.pairs * rounds && status == LS_OK; i++) {
+        status = meet(p, i / rounds, i % rounds, comm[i % rounds]);
+    }
+    if (status == LS_OK) { /* a rank that has all it waits for may not close before its partner */
+        ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "all pairs"};
+        status = ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL);
+    }
+    for (int round = 0; round < rounds; round++) {
+        if (comm[round] != NULL) {
+            p->peer.api->close(comm[round]);
+        }
+    }
+    free(comm);
+    return status;
 }
 
 /* Zeroed memory that the engine can access. */
@@ -585,6 +676,7 @@ static ls_status run(program *p)
         LS_TRY(try_all(p));
         LS_TRY(try_headline(p));
         LS_TRY(try_barriers(p));
+        LS_TRY(try_pairs(p));
     }
     LS_TRY(end_group(p));
     LS_TRY(try_absent(p));

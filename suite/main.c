@@ -90,6 +90,7 @@ static const ls_command_row command[] = {
      true},
     {"plan", ls_plan_main,
      "DIR: predict step time, exposed communication and scaling on more GPUs from a run"},
+    {"pairs", ls_pairs_main, "time every pair of nodes, and name the slow node or link", true},
     {"preflight", ls_preflight_main, "check the GPUs before anything runs on them"},
     {"layers", ls_layers_main, "show where a step's time goes on a GPU, pass by pass"},
     {"ab", ls_ab_main, "compare two stacks, in turn: speed, and bits", true},

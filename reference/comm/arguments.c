@@ -30,6 +30,7 @@ enum option_key {
     OPTION_DATA,
     OPTION_ITERATIONS,
     OPTION_BARRIERS,
+    OPTION_PAIRS,
     OPTION_ABSENT,
     OPTION_GROUPS,
     OPTION_GROUP_SIZE,
@@ -52,6 +53,10 @@ static const struct argp_option options[] = {
      "Values whose results are exact, or values that round at every addition [exact]", 0},
     {"iters", OPTION_ITERATIONS, "N", 0, "Iterations of each combination [1]", 0},
     {"barriers", OPTION_BARRIERS, "N", 0, "Also N barriers, to each of which another rank is late",
+     0},
+    {"pairs", OPTION_PAIRS, "N", 0,
+     "Also N passes in which each rank meets each other one: a fixed computation, then an "
+     "all-reduce of the first of --counts between the two, all pairs at the same time",
      0},
     {"absent", OPTION_ABSENT, "RANK", 0,
      "Also each operation without this rank: the others must fail at --timeout", 0},
@@ -201,6 +206,9 @@ static error_t parse_one(int key, char *text, struct argp_state *state)
     case OPTION_BARRIERS:
         given->barriers = number_of(state, "--barriers", text, 0, 1000000);
         return 0;
+    case OPTION_PAIRS:
+        given->pairs = number_of(state, "--pairs", text, 0, 1000);
+        return 0;
     case OPTION_ABSENT:
         given->absent = number_of(state, "--absent", text, 0, LS_PATTERN_WORLD_MAX - 1);
         return 0;
@@ -276,6 +284,9 @@ static ls_status check_together(const ls_arguments *given)
                            "--redop %s: none of --ops reduces; all_reduce, reduce_scatter and "
                            "reduce do",
                            given->redops);
+    }
+    if (given->pairs > 0 && (given->groups != NULL || given->group_size > 0)) {
+        return ls_log_fail(LS_ERR_USAGE, "--pairs %d: not in groups", given->pairs);
     }
     if (given->groups != NULL && given->group_size > 0) {
         return ls_log_fail(LS_ERR_USAGE, "--groups %s and --group-size %d: give one of them",

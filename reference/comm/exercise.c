@@ -379,3 +379,22 @@ ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
     area_free(&e, &e.area[1], status != LS_OK);
     return status;
 }
+
+int ls_exercise_rounds(int world)
+{
+    return world + world % 2 - 1;
+}
+
+int ls_exercise_partner(int world, int round, int rank)
+{
+    int rounds = ls_exercise_rounds(world), other = 0;
+    if (rank == rounds) { /* it stands still: it meets who would meet itself */
+        while (2 * other % rounds != round) {
+            other++;
+        }
+    } else {
+        other = (round - rank + rounds) % rounds;
+        other = other == rank ? rounds : other;
+    }
+    return other < world ? other : -1;
+}

@@ -51,6 +51,12 @@ bool ls_exercise_can_be_in_place(ls_comm_kind kind);
 ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
                           ls_exercise_result *out);
 
+/* A round robin by the circle method: in round 0 .. ls_exercise_rounds(world) - 1 every rank meets
+ * another, and over all rounds each one of the others once. With an odd world one rank of a round
+ * waits: -1. */
+int ls_exercise_rounds(int world);
+int ls_exercise_partner(int world, int round, int rank);
+
 /* Process groups: communicators over some of a job's ranks, all at work at the same time. As in
  * torch's new_group, a group's ranks count from 0 in ascending order of their ranks in the world,
  * however they were listed. A rank is in one group or in none. */
@@ -105,6 +111,7 @@ typedef struct ls_arguments {
     ls_pattern_kind data;
     bool in_place[2]; /* out of place, in place */
     int offset_max, iterations, barriers, absent, group_size;
+    int pairs;                   /* passes; 0: no pairs */
     const char *groups, *redops; /* as given; NULL: not */
     bool headline;
     double timeout_s;

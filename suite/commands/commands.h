@@ -30,6 +30,8 @@ int ls_report_diff_main(int count, char **argument);
  * block failed. */
 int ls_ab_main(int count, char **argument);
 int ls_versus_main(int count, char **argument);
+/* Times every pair of nodes: 0 even, 1 a slow node or link, 3 a rank failed. */
+int ls_pairs_main(int count, char **argument);
 /* The step time that a run's phases and a link give on more GPUs; runs nothing. */
 int ls_plan_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */

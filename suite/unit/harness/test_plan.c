@@ -7,7 +7,7 @@
 
 #include "kernels/core/json.h"
 #include "suite/commands/commands.h"
-#include "suite/commands/plan_internal.h"
+#include "suite/commands/cluster/plan_internal.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

@@ -1,4 +1,4 @@
-#include "commands.h"
+#include "suite/commands/commands.h"
 
 #include <limits.h>
 #include <math.h>
