@@ -25,6 +25,12 @@ typedef struct ls_report_speed {
     ls_stats_interval step;         /* ms */
     double p90_ms, p99_ms;
     double spread; /* (greatest - least p50 of a rank) / least */
+    /* The rank whose own time (of a step, less its wait for reductions) is longest over the median
+     * of the others' in the same steps; and that in the second half over the first. NaN: one rank,
+     * or no such times. */
+    int straggler;
+    ls_stats_interval straggler_ratio;
+    double straggler_past;
     ls_stats_halves halves;
     ls_stats_interval halves_ratio; /* step time, second half / first */
     /* medians, parts of the slowest rank's steps; NaN where events do not say */

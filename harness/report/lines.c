@@ -142,6 +142,15 @@ const char *ls_report_lines_marks(const ls_report_run *run, const ls_report_job 
         ls_text_add(text, 160, "%sweak: halves differ by %.0f %%", text[0] ? ", " : "",
                     100 * fabs(job->speed.halves_ratio.value - 1));
     }
+    /* NVIDIA's resiliency extension names a rank at 0.75 of the others' speed. Of ranks that share
+     * a core or device, the scheduler says who is late. */
+    if (job->speed.straggler_ratio.low > 1 / 0.75 && !job->record->oversubscribed) {
+        ls_text_add(text, 160, "%srank %d is slow: %.2f times the others", text[0] ? ", " : "",
+                    job->speed.straggler, job->speed.straggler_ratio.value);
+        if (job->speed.straggler_past > 1 / 0.75) {
+            ls_text_add(text, 160, ", %.2f times its first half", job->speed.straggler_past);
+        }
+    }
     if (ls_report_job_has_speed(job) && job->speed.halves == LS_STATS_HALVES_UNKNOWN) {
         ls_text_add(text, 160, "%sonly %d steps", text[0] ? ", " : "", job->speed.count);
     }

@@ -128,6 +128,56 @@ static double spread_of(const ls_report_job *job)
     return (greatest - least) / least;
 }
 
+/* A rank's own time of a step: ranks wait for the last one, and so have equal totals. */
+static double own_ms(const ls_report_job *job, int rank, int index)
+{
+    const ls_record_rank *of = &job->record->rank[rank];
+    if (index >= of->step_count || !is_measured(job, of, index)) {
+        return NAN;
+    }
+    return of->step[index].total_ms - of->step[index].exposed_ms;
+}
+
+/* Adds a step of every rank, over the median of all (of two the faster), to over[world][steps];
+ * whether each rank has such a time. */
+static bool add_over_others(const ls_report_job *job, int index, int steps, int count, double *over)
+{
+    int world = job->record->world;
+    double *own = room_for(world);
+    bool whole = true;
+    for (int k = 0; k < world; k++) {
+        own[k] = own_ms(job, k, index);
+        whole = whole && own[k] > 0;
+    }
+    double others = ls_stats_percentile(own, world, world == 2 ? 0 : 0.5);
+    for (int k = 0; k < world && whole; k++) {
+        over[(size_t)k * (size_t)steps + (size_t)count] = own[k] / others;
+    }
+    free(own);
+    return whole;
+}
+
+static void find_straggler(ls_report_job *job)
+{
+    ls_report_speed *speed = &job->speed;
+    int world = job->record->world, steps = job->record->rank[0].step_count, count = 0;
+    double *all = room_for(world * steps);
+    for (int i = 0; i < steps && world > 1; i++) {
+        count += add_over_others(job, i, steps, count, all);
+    }
+    for (int k = 0; k < world && count > 0; k++) {
+        const double *over = all + (size_t)k * (size_t)steps;
+        ls_stats_interval ratio = ls_stats_median(over, count, job->record->id);
+        if (!(ratio.value <= speed->straggler_ratio.value)) {
+            speed->straggler = k;
+            speed->straggler_ratio = ratio;
+            speed->straggler_past = ls_stats_percentile(over + count / 2, count - count / 2, 0.5) /
+                                    ls_stats_percentile(over, count / 2, 0.5);
+        }
+    }
+    free(all);
+}
+
 static double phase_ms(const ls_report_job *job, size_t offset)
 {
     return percentile(job, job->speed.slowest_rank, offset, 0.50);
@@ -229,7 +279,8 @@ void ls_report_speed_compute(ls_report_run *run)
         ls_report_job *job = &run->job[j];
         ls_report_speed *speed = &job->speed;
         speed->bus_bytes_per_s = speed->roofline_share = speed->first_step_s = NAN;
-        speed->efficiency = (ls_stats_interval){NAN, NAN, NAN};
+        speed->efficiency = speed->straggler_ratio = (ls_stats_interval){NAN, NAN, NAN};
+        speed->straggler_past = NAN;
         if (job->record->state != LS_RECORD_DONE || job->record->world == 0) {
             continue;
         }
@@ -238,6 +289,7 @@ void ls_report_speed_compute(ls_report_run *run)
         speed->slowest_rank = slowest_rank(job);
         take_window(job);
         speed->spread = spread_of(job);
+        find_straggler(job);
         take_phases(job);
     }
     for (int j = 0; j < run->job_count; j++) {

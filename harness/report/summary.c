@@ -96,6 +96,11 @@ static void add_measured(cJSON *row, const ls_report_run *run, const ls_report_j
     ls_json_add_number(row, "step_ms_p99", speed->p99_ms);
     cJSON_AddNumberToObject(row, "slowest_rank", speed->slowest_rank);
     ls_json_add_number(row, "rank_spread", speed->spread);
+    cJSON *straggler = cJSON_AddObjectToObject(row, "straggler");
+    cJSON_AddNumberToObject(straggler, "rank", speed->straggler);
+    ls_json_add_number(straggler, "ratio", speed->straggler_ratio.value);
+    ls_json_add_number(straggler, "low", speed->straggler_ratio.low);
+    ls_json_add_number(straggler, "past", speed->straggler_past);
     cJSON_AddNumberToObject(row, "steps_measured", speed->count);
     cJSON_AddNumberToObject(row, "first_step", (double)speed->first);
     cJSON_AddNumberToObject(row, "last_step", (double)speed->last);

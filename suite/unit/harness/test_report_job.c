@@ -434,4 +434,48 @@ TEST(a_larger_batch_is_predicted_from_an_equal_job)
     }
 }
 
+/* ---- a rank that is slow --------------------------------------------------------------------- */
+
+/* Of ranks that keep step: the others wait for the slow one, from `since` on. */
+static const struct {
+    int world, rank, since;
+    double before, slow, past;
+    const char *says;
+} slow_ranks[] = {
+    {4, 2, 0, 1, 1.5, 1, "rank 2 is slow: 1.50 times the others"},
+    {2, 1, 0, 1, 2, 1, "rank 1 is slow: 2.00 times the others"},
+    {4, 0, 0, 1, 1.2, 1, ""},
+    {3, 1, 6, 1.5, 3, 2, "rank 1 is slow: 2.25 times the others, 2.00 times its first half"},
+    {4, 2, 10, 1, 3, 1, ""}, /* too late for a median */
+    {1, 0, 0, 1, 3, NAN, ""},
+};
+
+ROWS_TEST(a_slow_rank_is_named, slow_ranks)
+{
+    enum { STEPS = 12 };
+    const int steps[] = {STEPS, STEPS, STEPS, STEPS};
+    char text[160];
+    ls_report_job job = job_of(slow_ranks[_i].world, steps);
+    job.record->state = LS_RECORD_DONE;
+    for (int i = 0; i < job.record->world * STEPS; i++) {
+        int rank = i / STEPS, step = i % STEPS;
+        ls_record_step *at = &job.record->rank[rank].step[step];
+        double slowest = step >= slow_ranks[_i].since ? slow_ranks[_i].slow : slow_ranks[_i].before;
+        double own = 100 * (rank == slow_ranks[_i].rank ? slowest : 1);
+        *at = (ls_record_step){.step = step + 1, .total_ms = 100 * slowest + 5};
+        at->exposed_ms = at->total_ms - own;
+    }
+    ls_report_run run = {.job_count = 1, .job = &job};
+    ls_report_speed_compute(&run);
+    const char *marks = strstr(ls_report_lines_marks(&run, &job, text), "rank ");
+    const char *end = marks == NULL ? NULL : strstr(marks, ", only");
+    ck_assert_msg(marks == NULL ? slow_ranks[_i].says[0] == '\0'
+                                : strncmp(marks, slow_ranks[_i].says,
+                                          end == NULL ? 160 : (size_t)(end - marks)) == 0,
+                  "%s", text);
+    ck_assert(same_number(round(100 * job.speed.straggler_past) / 100, slow_ranks[_i].past));
+    ls_report_speed_free(&job.speed);
+    drop_job(&job);
+}
+
 TEST_MAIN("report_job", .timeout_s = 60)
