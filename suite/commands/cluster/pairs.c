@@ -43,8 +43,9 @@ typedef struct pairs {
     int nodes, passes, rounds;
     double bytes;
     char name[NODES_MOST][LS_HOSTS_NAME_BYTES];
-    double *us;       /* [passes][nodes * nodes], of the later of the two; NaN: not measured */
-    double *probe_ms; /* [passes][nodes][rounds] */
+    /* Behind the passes one of the best of all: other programs only lengthen times. */
+    double *us;       /* [passes + 1][nodes * nodes], of the later of the two; NaN: not measured */
+    double *probe_ms; /* [passes + 1][nodes][rounds] */
     int reading;      /* the rank whose events are read */
     slow slow;
     cJSON *named; /* {"what": "node"|"link"|"pair", "nodes": [...], "ratio", "low", "high"} */
@@ -91,6 +92,23 @@ static ls_status take_pair(void *context, const cJSON *event, int line)
     return LS_OK;
 }
 
+static double *unmeasured(int passes, int each)
+{
+    double *list = ls_list_make((size_t)(passes * each), sizeof *list);
+    for (int i = 0; i < passes * each; i++) {
+        list[i] = NAN;
+    }
+    return list;
+}
+
+static void take_best(double *list, int passes, int each)
+{
+    for (int i = 0; i < passes * each; i++) {
+        double *best = &list[passes * each + i % each];
+        *best = fmin(*best, list[i]); /* of NaN and a number the number */
+    }
+}
+
 static ls_status read_events(pairs *p, const char *folder)
 {
     LS_TEXT(first, PATH_MAX, "%s/rank0.jsonl", folder);
@@ -102,15 +120,8 @@ static ls_status read_events(pairs *p, const char *folder)
                            first, p->passes, p->nodes, NODES_MOST);
     }
     p->rounds = p->nodes + p->nodes % 2 - 1;
-    size_t all = (size_t)(p->passes * p->nodes * p->nodes);
-    p->us = ls_list_make(all, sizeof *p->us);
-    p->probe_ms = ls_list_make((size_t)(p->passes * p->nodes * p->rounds), sizeof *p->probe_ms);
-    for (size_t i = 0; i < all; i++) {
-        p->us[i] = NAN;
-    }
-    for (int i = 0; i < p->passes * p->nodes * p->rounds; i++) {
-        p->probe_ms[i] = NAN;
-    }
+    p->us = unmeasured(p->passes + 1, p->nodes * p->nodes);
+    p->probe_ms = unmeasured(p->passes + 1, p->nodes * p->rounds);
     for (p->reading = 0; p->reading < p->nodes; p->reading++) {
         LS_TEXT(path, PATH_MAX, "%s/rank%d.jsonl", folder, p->reading);
         LS_TRY(ls_json_each_line(path, take_pair, p));
@@ -121,6 +132,8 @@ static ls_status read_events(pairs *p, const char *folder)
                                folder, i / p->rounds % p->nodes, p->passes);
         }
     }
+    take_best(p->us, p->passes, p->nodes * p->nodes);
+    take_best(p->probe_ms, p->passes, p->nodes * p->rounds);
     return LS_OK;
 }
 
@@ -175,9 +188,10 @@ static bool is_enough(const pairs *p)
     return p->nodes >= NODES_LEAST && p->passes >= LS_STATS_COUNT_MIN;
 }
 
-static bool is_beyond(const ls_stats_interval *found, double explained)
+/* Of nearly all passes, and of the best. */
+static bool is_beyond(const ls_stats_interval *found, double best, double explained)
 {
-    return found->low - explained > log(limit.value);
+    return fmin(found->low, best) - explained > log(limit.value);
 }
 
 static void add_named(pairs *p, const char *what, int a, int b, const ls_stats_interval *found)
@@ -200,7 +214,7 @@ static void add_named(pairs *p, const char *what, int a, int b, const ls_stats_i
 /* What a node's computation explains is not its link's, and what both links explain no pair's. */
 static void find_slow(pairs *p)
 {
-    double *passes = ls_list_make((size_t)p->passes, sizeof *passes), links[NODES_MOST];
+    double *passes = ls_list_make((size_t)p->passes + 1, sizeof *passes), links[NODES_MOST];
     p->slow.pair = ls_list_make((size_t)(p->nodes * p->nodes), sizeof *p->slow.pair);
     p->named = cJSON_CreateArray();
     for (int k = 0; k < p->nodes; k++) {
@@ -212,8 +226,9 @@ static void find_slow(pairs *p)
             passes[i] = exchanged(p, i, k);
         }
         p->slow.link[k] = ls_stats_paired(passes, p->passes);
-        bool computes = is_beyond(&p->slow.node[k], 0);
-        bool sends = is_beyond(&p->slow.link[k], computes ? p->slow.node[k].value : 0);
+        bool computes = is_beyond(&p->slow.node[k], computed(p, p->passes, k), 0);
+        bool sends = is_beyond(&p->slow.link[k], exchanged(p, p->passes, k),
+                               computes ? p->slow.node[k].value : 0);
         links[k] = computes || sends ? fmax(0, p->slow.link[k].value) : 0;
         if (computes) {
             add_named(p, "node", k, -1, &p->slow.node[k]);
@@ -225,11 +240,11 @@ static void find_slow(pairs *p)
     for (int a = 0; a < p->nodes; a++) {
         for (int b = a + 1; b < p->nodes; b++) {
             ls_stats_interval *pair = &p->slow.pair[a * p->nodes + b];
-            for (int i = 0; i < p->passes; i++) {
+            for (int i = 0; i <= p->passes; i++) {
                 passes[i] = log(*us_at(p, i, a, b)) - fast_pairs(p, i);
             }
             *pair = p->slow.pair[b * p->nodes + a] = ls_stats_paired(passes, p->passes);
-            if (is_beyond(pair, links[a] + links[b])) {
+            if (is_beyond(pair, passes[p->passes], links[a] + links[b])) {
                 add_named(p, "pair", a, b, pair);
             }
         }

@@ -44,6 +44,7 @@ typedef struct invented {
     double computes, exchanges;
     int code;
     const char *said;
+    int spared; /* a pass, from 1 on, in which nothing is slow; 0: none */
 } invented;
 
 /* The same for the same place, so that no run is a matter of luck; within 4 %. */
@@ -55,6 +56,9 @@ static double noise(int pass, int a, int b)
 
 static double exchange_us(const invented *i, int pass, int a, int b)
 {
+    if (pass == i->spared - 1) {
+        return 5e4 * noise(pass, a, b);
+    }
     bool linked = a == i->link || b == i->link;
     bool paired = (a == i->pair[0] && b == i->pair[1]) || (b == i->pair[0] && a == i->pair[1]);
     bool busy = a == i->node || b == i->node;
@@ -102,8 +106,9 @@ static const invented runs[] = {
     {6, 7, -1, -1, {1, 4}, 1, 1.5, 1, "pair 1 4"},
     {6, 7, 5, 0, NONE, 1.3, 1.5, 1, "link 0 node 5"},
     {6, 7, 2, 2, NONE, 1.3, 1.5, 1, "node 2 link 2"},
-    {6, 7, 3, -1, NONE, 1.1, 1, 0, "[]"}, /* below the limit */
-    {3, 7, 1, -1, NONE, 3, 1, 0, "[]"},   /* too few to compare */
+    {6, 7, 3, -1, NONE, 1.1, 1, 0, "[]"},  /* below the limit */
+    {3, 7, 1, -1, NONE, 3, 1, 0, "[]"},    /* too few to compare */
+    {6, 7, -1, 2, NONE, 1, 5, 0, "[]", 4}, /* as fast as the others once */
     {6, 5, 3, -1, NONE, 3, 1, 0, "[]"},
 };
 
