@@ -339,9 +339,9 @@ static ls_exercise_peer pair_of(const program *p, int other, ls_comm *comm)
 }
 
 /* All at the same time: every rank computes, then exchanges with its partner of the round. */
-static ls_status meet(program *p, int pass, int round, ls_comm *comm)
+static ls_status meet(program *p, int pass, int round, ls_comm *const *comm)
 {
-    int other = ls_exercise_partner(p->world.world, round, p->world.rank);
+    int other = ls_exercise_partner(p->world.world, pass, round, p->world.rank);
     ls_exercise_result result = {.us = NAN};
     ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "a round"};
     LS_TRY(ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL));
@@ -349,7 +349,7 @@ static ls_status meet(program *p, int pass, int round, ls_comm *comm)
     bool done = dawdle(PROBE_PAGES) != 0;
     double probe_ms = ls_clock_ms_between(begin_ns, ls_clock_ns());
     if (other >= 0) {
-        ls_exercise_peer peer = pair_of(p, other, comm);
+        ls_exercise_peer peer = pair_of(p, other, comm[other]);
         ls_exercise what = {.kind = LS_COMM_ALL_REDUCE,
                             .redop = LS_COMM_SUM,
                             .dtype = LS_F32,
@@ -378,25 +378,25 @@ static ls_status try_pairs(program *p)
     if (p->given.pairs == 0 || world < 2) {
         return LS_OK;
     }
-    ls_comm **comm = ls_list_make((size_t)rounds, sizeof *comm);
+    ls_comm **comm = ls_list_make((size_t)world, sizeof *comm); /* with each */
     ls_status status = LS_OK;
     for (int round = 0; round < rounds && status == LS_OK; round++) {
-        int me = p->world.rank, other = ls_exercise_partner(world, round, me);
+        int me = p->world.rank, other = ls_exercise_partner(world, 0, round, me);
         LS_TEXT(name, 40, "pair %d %d", me < other ? me : other, me < other ? other : me);
         if (other >= 0) {
-            status = open_comm_of(p, name, p->given.timeout_s, me > other, 2, &comm[round]);
+            status = open_comm_of(p, name, p->given.timeout_s, me > other, 2, &comm[other]);
         }
     }
     for (int i = 0; i < p->given.pairs * rounds && status == LS_OK; i++) {
-        status = meet(p, i / rounds, i % rounds, comm[i % rounds]);
+        status = meet(p, i / rounds, i % rounds, comm);
     }
     if (status == LS_OK) { /* a rank that has all it waits for may not close before its partner */
         ls_comm_op barrier = {.kind = LS_COMM_BARRIER, .label = "all pairs"};
         status = ls_comm_run(p->peer.api, p->peer.comm, &barrier, NULL);
     }
-    for (int round = 0; round < rounds; round++) {
-        if (comm[round] != NULL) {
-            p->peer.api->close(comm[round]);
+    for (int other = 0; other < world; other++) {
+        if (comm[other] != NULL) {
+            p->peer.api->close(comm[other]);
         }
     }
     free(comm);
@@ -588,6 +588,11 @@ static ls_status choose_group(program *p)
 {
     const ls_arguments *given = &p->given;
     int world = p->world.world;
+    if (given->pairs > 0 && given->kind_count == 0 && !given->headline) { /* a sum of two each */
+        p->peer.members = (ls_pattern_members){.count = 1, .rank = {p->world.rank}};
+        p->peer.rank = p->world.rank;
+        return LS_OK;
+    }
     if (world > LS_PATTERN_WORLD_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "%d ranks: sums are exact for up to %d", world,
                            LS_PATTERN_WORLD_MAX);

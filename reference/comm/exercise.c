@@ -6,6 +6,7 @@
 
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
+#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 
 enum { GUARD = 64, POISON = 0xa5, ALIGN = 64 };
@@ -385,16 +386,39 @@ int ls_exercise_rounds(int world)
     return world + world % 2 - 1;
 }
 
-int ls_exercise_partner(int world, int round, int rank)
+/* In the first pass, where seats are ranks. */
+static int partner_of_seat(int world, int round, int seat)
 {
     int rounds = ls_exercise_rounds(world), other = 0;
-    if (rank == rounds) { /* it stands still: it meets who would meet itself */
+    if (seat == rounds) { /* it stands still: it meets who would meet itself */
         while (2 * other % rounds != round) {
             other++;
         }
-    } else {
-        other = (round - rank + rounds) % rounds;
-        other = other == rank ? rounds : other;
+        return other;
     }
-    return other < world ? other : -1;
+    other = (round - seat + rounds) % rounds;
+    return other == seat ? rounds : other;
+}
+
+int ls_exercise_partner(int world, int pass, int round, int rank)
+{
+    int *seat = ls_list_make((size_t)world, sizeof *seat), mine = 0; /* rank of each */
+    uint64_t digest = LS_DIGEST_START;
+    for (int k = 0; k < world; k++) {
+        seat[k] = k;
+    }
+    for (int k = world - 1; k > 0 && pass > 0; k--) { /* Fisher and Yates */
+        const int drawn[] = {pass, k};
+        digest = ls_digest_update(digest, drawn, sizeof drawn);
+        int with = (int)(digest % (uint64_t)(k + 1)), moved = seat[k];
+        seat[k] = seat[with];
+        seat[with] = moved;
+    }
+    while (seat[mine] != rank) {
+        mine++;
+    }
+    int other = partner_of_seat(world, round, mine);
+    other = other < world ? seat[other] : -1;
+    free(seat);
+    return other;
 }

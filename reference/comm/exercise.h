@@ -51,11 +51,11 @@ bool ls_exercise_can_be_in_place(ls_comm_kind kind);
 ls_status ls_exercise_run(const ls_exercise_peer *peer, const ls_exercise *what,
                           ls_exercise_result *out);
 
-/* A round robin by the circle method: in round 0 .. ls_exercise_rounds(world) - 1 every rank meets
- * another, and over all rounds each one of the others once. With an odd world one rank of a round
- * waits: -1. */
+/* A round robin by the circle method: in round 0 .. ls_exercise_rounds(world) - 1 of a pass every
+ * rank meets another, and over all rounds each one of the others once. With an odd world one rank
+ * of a round waits: -1. Which pairs share a round is another matter in each pass. */
 int ls_exercise_rounds(int world);
-int ls_exercise_partner(int world, int round, int rank);
+int ls_exercise_partner(int world, int pass, int round, int rank);
 
 /* Process groups: communicators over some of a job's ranks, all at work at the same time. As in
  * torch's new_group, a group's ranks count from 0 in ascending order of their ranks in the world,

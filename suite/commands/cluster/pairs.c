@@ -40,6 +40,7 @@ typedef struct slow {
 } slow;
 
 typedef struct pairs {
+    bool crowded; /* the nodes share this machine's cores, and its memory in place of links */
     int nodes, passes, rounds;
     double bytes;
     char name[NODES_MOST][LS_HOSTS_NAME_BYTES];
@@ -185,7 +186,7 @@ static double exchanged(const pairs *p, int pass, int node)
 /* To say which one is slow. */
 static bool is_enough(const pairs *p)
 {
-    return p->nodes >= NODES_LEAST && p->passes >= LS_STATS_COUNT_MIN;
+    return p->nodes >= NODES_LEAST && p->passes >= LS_STATS_COUNT_MIN && !p->crowded;
 }
 
 /* Of nearly all passes, and of the best. */
@@ -303,7 +304,10 @@ static void print_all(const pairs *p, const char *where)
     ls_json_each(one, p->named) {
         print_named(p, one);
     }
-    if (!is_enough(p)) {
+    if (p->crowded) {
+        puts(
+            "PAIRS    not shown (simulated nodes share cores and have no links without --sim-net)");
+    } else if (!is_enough(p)) {
         printf("PAIRS    not shown (%d nodes, %d passes; %d and %d are needed to say which is "
                "slow)\n",
                p->nodes, p->passes, NODES_LEAST, LS_STATS_COUNT_MIN);
@@ -472,6 +476,7 @@ static void name_nodes(const request *r, pairs *p)
 
 static ls_status judge(const request *r, const char *folder, pairs *p)
 {
+    p->crowded = r->local != NULL && r->net == NULL;
     LS_TRY(read_events(p, folder));
     name_nodes(r, p);
     find_slow(p);
