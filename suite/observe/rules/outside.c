@@ -4,6 +4,7 @@
 
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
 
 /* The event of a step that is the `index`-th of its class there, or NULL. */
 static const ls_event *find(const ls_observe_rank *rank, double step, const char *name, int index)
@@ -48,13 +49,13 @@ static bool stays(const ls_observe_rank *rank, const ls_event *event, int tensor
 /* Where both ranks were given seeds that differ, before; "": nowhere. */
 static const char *seeded_apart(const ls_observe_trace *trace, int rank)
 {
-    const ls_event *mine, *theirs = ls_event_at(ls_trace_events(&trace->rank[rank], seed), 0);
+    const ls_event *mine;
     ls_event_each(mine, ls_trace_events(&trace->rank[0], seed)) {
-        if (theirs != NULL && ls_event_same(mine, theirs, at) &&
+        const ls_event *theirs = ls_job_seed_like(trace, rank, mine);
+        if (theirs != NULL &&
             ls_event_number(mine, seed, NAN) != ls_event_number(theirs, seed, NAN)) {
             return ls_event_text(mine, at, "");
         }
-        theirs = ls_event_after(theirs);
     }
     return "";
 }
@@ -75,9 +76,12 @@ static void compare(const ls_observe_trace *trace, int rank, const ls_event *eve
         }
         ++*compared;
         const char *seeded = seeded_apart(trace, rank);
+        if (strcmp(digest_at(event, i), digest_at(its, i)) == 0) {
+            continue;
+        }
         /* a buffer may be a bank of the rank's own samples */
         bool drawn = i < ls_event_int(event, params, 0) || seeded[0] != '\0';
-        if (drawn && strcmp(digest_at(event, i), digest_at(its, i)) != 0) {
+        if (drawn) {
             ls_finding_set(out, LS_FAIL, seeded[0] != '\0' ? seeded : ls_event_text(event, at, ""),
                            "each rank has drawn other values for it, and DistributedDataParallel "
                            "sends only those of the module that it wraps: ranks train for other "
@@ -89,6 +93,12 @@ static void compare(const ls_observe_trace *trace, int rank, const ls_event *eve
                            ls_event_int(event, step, 0), ls_event_text(event, name, ""), rank);
             return;
         }
+        ls_finding_set(out, LS_WEAK, ls_event_text(event, at, ""), NULL,
+                       "all_reduce what it is counted from, or broadcast it from rank 0",
+                       "step %d: a buffer of a %.60s, which takes part in the step, changes in "
+                       "none, and holds other values on rank %d than on rank 0: ranks train for "
+                       "other targets, unless it is meant to be of the rank's own samples",
+                       ls_event_int(event, step, 0), ls_event_text(event, name, ""), rank);
     }
 }
 

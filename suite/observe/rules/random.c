@@ -102,14 +102,14 @@ static void judge_passes(int rank, const ls_event *before, const ls_event *data,
 /* Where the script last gave both ranks the same seed; "": nowhere. */
 static const char *seeded_alike(const ls_observe_trace *trace, int rank)
 {
-    const ls_event *mine, *theirs = ls_event_at(ls_trace_events(&trace->rank[rank], seed), 0);
+    const ls_event *mine;
     const char *at = "";
     ls_event_each(mine, ls_trace_events(&trace->rank[0], seed)) {
-        if (theirs != NULL && ls_event_same(mine, theirs, at) &&
+        const ls_event *theirs = ls_job_seed_like(trace, rank, mine);
+        if (theirs != NULL &&
             ls_event_number(mine, seed, NAN) == ls_event_number(theirs, seed, NAN)) {
             at = ls_event_text(mine, at, "");
         }
-        theirs = ls_event_after(theirs);
     }
     return at;
 }

@@ -345,6 +345,21 @@ int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_
     return compared;
 }
 
+const ls_event *ls_job_seed_like(const ls_observe_trace *trace, int rank, const ls_event *mine)
+{
+    const ls_event *one;
+    int before = 0;
+    ls_event_each(one, ls_trace_events(&trace->rank[0], seed)) {
+        before += one < mine && ls_event_same(one, mine, at);
+    }
+    ls_event_each(one, ls_trace_events(&trace->rank[rank], seed)) {
+        if (ls_event_same(one, mine, at) && before-- == 0) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
 bool ls_job_asked_known(const ls_observe_trace *trace)
 {
     return !trace->attached && cJSON_GetArraySize(trace->command) > 0;

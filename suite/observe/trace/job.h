@@ -71,6 +71,10 @@ int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **
  * how many were compared. */
 int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_names *names);
 
+/* What the rank was given as a seed in the same place as rank 0 in that event, and as many times
+ * before; NULL: nothing. */
+const ls_event *ls_job_seed_like(const ls_observe_trace *trace, int rank, const ls_event *mine);
+
 /* What a job of a trainer of the subject protocol was asked for: the options of its command
  * (protocol.md), from its job.json. What it says of itself may be the mistake. */
 /* The value of "--name=VALUE" or "--name VALUE", "" of a flag, NULL where it was not given or the

@@ -540,6 +540,13 @@ CALLS_TEST(steps_train_on_what_is_drawn, unused)
 #define SEEDS(zero, one)                                          \
     "0: {\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" zero \
     "}; 1: {\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" one "}; "
+#define GIVEN(rank, line, value) \
+    rank ": {\"event\":\"seed\",\"at\":\"train.py:" line "\",\"seed\":" value "}; "
+#define BUFFERS(rank, step, digests)                                                              \
+    rank ": {\"event\":\"outside\",\"step\":" step ",\"name\":\"Loss\",\"at\":\"train.py:19\"," \
+         "\"params\":0,\"digests\":[" digests "]}; "
+#define KEEPS(zero, one) \
+    BUFFERS("0", "2", zero) BUFFERS("0", "3", zero) BUFFERS("1", "2", one) BUFFERS("1", "3", one)
 #define A_B "\"a\",\"b\""
 #define A_C "\"a\",\"c\""
 
@@ -549,6 +556,12 @@ static const calls_row outside[] = {
      "step 3: a Teacher .. other values on rank 1 .. train.py:19"},
     {SEEDS("7", "8") RUNS(A_B, A_B, A_C, A_C), "replicas.outside", LS_FAIL, "train.py:3"},
     {SEEDS("7", "7") RUNS(A_B, A_B, A_C, A_C), "replicas.outside", LS_FAIL, "train.py:19"},
+    /* a rank is given seeds that the others are not */
+    {GIVEN("0", "2", "1") GIVEN("0", "2", "2") SEEDS("7", "8") RUNS(A_B, A_B, A_C, A_C),
+     "replicas.outside", LS_FAIL, "train.py:3"},
+    {KEEPS(A_B, A_B) THREE, "replicas.outside", LS_PASS, ""},
+    {KEEPS(A_B, A_C) THREE, "replicas.outside", LS_WEAK,
+     "step 3: a buffer of a Loss .. other values on rank 1 .. train.py:19"},
     /* statistics of each rank's own; other shapes; seen once */
     {RUNS(A_B, A_C, A_C, A_B), "replicas.outside", LS_PASS, "1 tensors"},
     {RUNS(A_B, A_B, "\"c\"", "\"c\""), "replicas.outside", LS_SKIP, ""},
