@@ -742,6 +742,22 @@ static void judge_shared_statistics(const ls_observe_trace *trace, ls_observe_fi
     pass_steps(trace, &c, "shared statistics", out);
 }
 
+/* A codebook that each rank moves by its own samples, say: the forwards of ranks are not those of
+ * one model. A queue of the rank's own samples is none. */
+static void judge_own_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_split at = compare_steps(trace, LS_RECORD_BUFFER).split;
+    if (at.step != 0) {
+        ls_finding_set(out, LS_WEAK, ls_event_text(ls_job_model(&trace->rank[0], 0), at, ""), NULL,
+                       "all_reduce what they are updated by, or let DistributedDataParallel send "
+                       "them (broadcast_buffers=True)",
+                       "after step %lld ranks %d and %d hold other buffers, which are no "
+                       "statistics of a norm, and nothing sends them: a mistake, unless they are "
+                       "to hold the rank's own samples",
+                       (long long)at.step, at.a, at.b);
+    }
+}
+
 /* A trainer of the protocol says in its dumps whether statistics are shared. */
 static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -778,6 +794,8 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     judge_first_buffers(trace, &compared, out);
     if (b.shared > 0 && b.local == 0 && b.others == 0) {
         judge_shared_statistics(trace, out);
+    } else if (!b.sent && b.others > 0 && b.local == 0) {
+        judge_own_buffers(trace, out);
     }
     if (compared + out->verdict.compared == 0) {
         ls_verdict_set(&out->verdict, b.sent ? LS_UNSUPPORTED : LS_SKIP, "%s",

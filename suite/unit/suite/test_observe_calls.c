@@ -478,6 +478,9 @@ CALLS_TEST(other_orders_are_judged, ends)
 #define TRAINS(names) \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" names "]}]};"
 #define SYNCED "!\"bn\":0,\"sync_bn\":2,;" TRAINED
+#define HELD(norms)                                                                              \
+    "!\"bn\":" norms ",\"buffers\":[[\"book\",8,\"f32\"]],;" TRAINED "F b O Z; 0: F b O Z; 2: F b O " \
+    "Z;" OFF("1", "{\"buffer\":\"9\"}")
 #define OFF(rank, digests) rank ": <\"digest\":" digests ",> F b O Z;"
 #define HEAD(rank, digest)                                                                     \
     rank ": "                                                                                  \
@@ -506,6 +509,9 @@ static const calls_row replicas[] = {
     {SHARDED "; F b N O Z", "optimizer.clip", LS_UNSUPPORTED, "a part of the gradients"},
     {SYNCED "2x F b O Z; 0: F b O Z;" OFF("1", "{}"), "replicas.buffers", LS_WEAK,
      "equal on 2 ranks after 2 of 3 steps, up to step 2: of step 3, the last one, not all ranks"},
+    {HELD("0"), "replicas.buffers", LS_WEAK,
+     "after step 2 ranks 0 and 1 hold other buffers, which are no statistics of a norm", 3},
+    {HELD("1"), "replicas.buffers", LS_SKIP, "a rank's own", 3},
     {"!;" TRAINED "F b O Z; 0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}"), "replicas.step",
      LS_FAIL, "after step 2 ranks 0 and 2 hold different parameters: no samples from that", 3},
     {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
