@@ -1844,6 +1844,41 @@ def gathered_constants_are_seen(context):
 
 
 @test
+def own_gathers_name_one_gradient(context):
+    """The loss's gradient by what all ranks gave has one name on all of them, also where a function
+    of the script's own gives a tensor for each rank.
+    """
+    from lockstep_attach.collectives import Gathered, Joined
+
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone(), x.clone()
+
+        @staticmethod
+        def backward(ctx, *grads):
+            return grads[Gather.rank]
+
+    world = types.SimpleNamespace(get_world_size=lambda: 2, get_rank=lambda: Gather.rank)
+    hub = types.SimpleNamespace(
+        torch=types.SimpleNamespace(Tensor=torch.Tensor, equal=torch.equal, distributed=world),
+        digests=types.SimpleNamespace(digest=lambda tensors: [t.tolist() for t in tensors]),
+        quiet=False,
+        call=lambda function, *args: function(*args),
+    )
+    names = []
+    for rank in (0, 1):
+        Gather.rank = rank
+        x, part = torch.ones(2, requires_grad=True), {}
+        first, second = Gather.apply(x)
+        hook = Joined(hub, Gathered(torch))._hook(part, True)
+        first.grad_fn.register_hook(hook)
+        (first + 3 * second).sum().backward()
+        names.append(part)
+    assert names == [{"own": True, "grad": [[1, 1], [3, 3]]}] * 2, names
+
+
+@test
 def lengths_are_read(context):
     """schedules.py reads the length of a schedule where its constructor or its function was given
     it.

@@ -347,7 +347,7 @@ class Joined:
         if own:
             # what the function makes of it: this rank's own part as it is, and nothing of others
             given = [grad for grad in inputs if isinstance(grad, torch.Tensor)]
-            parts = grads if len(grads) == ranks else list(grads[0].chunk(ranks))
+            parts = list(grads if len(grads) == ranks else grads[0].chunk(ranks))
             rank = self.hub.torch.distributed.get_rank()
             if len(given) != 1 or len(parts) != ranks:
                 return
