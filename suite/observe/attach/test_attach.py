@@ -1404,6 +1404,12 @@ def digests_name_bits(context):
     total = sum(digests.weight(i) * int(v) for at, found in parts for i, v in zip(at, found))
     assert made.digest(tensors) == digests.hexadecimal(total)
 
+    # words whose places count: tokens with one sum, and a long tensor's tail
+    tokens, long = torch.tensor([[1, 2, 3], [2, 2, 2], [3, 2, 1]]), torch.arange(5001)
+    assert len({made.digest([row]) for row in tokens}) == 1
+    assert len({made.placed([row]) for row in tokens}) == 3
+    assert made.placed([long]) == made.placed([long.clone()]) != made.placed([long[:-1]])
+
 
 class Listed(torch.utils.data.Dataset):
     """A data set over a list, with a generator of its own and one of a part of it."""

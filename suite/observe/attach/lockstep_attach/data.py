@@ -11,7 +11,7 @@ import time
 import weakref
 
 from . import collate
-from .digests import GOLDEN, MASK
+from .digests import key_weight
 from .rows import Rows
 from .workers import Workers
 from .wrapping import ByObject
@@ -284,7 +284,7 @@ class Data:
         labels = None if single else _labels(tensors)
         for place in places[: CONTENTS - len(entry.content)]:
             parts = tensors if single else [tensor[place] for tensor in tensors]
-            found = [numbers[place], self.hub.digests.digest(parts)]
+            found = [numbers[place], self.hub.digests.placed(parts)]
             if labels is not None:
                 found.append(int(labels[place]))
             entry.content.append(found)
@@ -434,22 +434,6 @@ KEYS = 2048  # keys of a pass that are written, for the data set's length
 BATCHES = 1024  # of a pass that are looked at
 WHOLE = 8  # passes over a loader that are; of the later ones those whose number is a power of two
 BITS = 48  # of a key: exact in JSON
-
-
-def key_weight(place):
-    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic
-    progression would give one key to all samples of the same numbers in another order, once
-    differences are taken.
-    """
-    value = (place + 1) * GOLDEN & MASK
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
-    return _signed((value ^ value >> 31) | 1)
-
-
-def _signed(value):
-    value &= MASK
-    return value - (1 << 64) if value >> 63 else value
 
 
 def keys_modulus(length):

@@ -3,6 +3,7 @@
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 STACKED = 1 << 15  # words: smaller tensors of one size are summed in one call
+PLACES = 1 << 12  # words whose places count, of an input or a sample
 
 
 def hexadecimal(value):
@@ -11,7 +12,22 @@ def hexadecimal(value):
 
 def weight(index):
     """The factor of the tensor at that place, as a signed number."""
-    value = (2 * index + 1) * GOLDEN & MASK
+    return _signed((2 * index + 1) * GOLDEN)
+
+
+def key_weight(place):
+    """An odd factor for that place, as a signed number: splitmix64. Factors in arithmetic
+    progression would give one key to all samples of the same numbers in another order, once
+    differences are taken.
+    """
+    value = (place + 1) * GOLDEN & MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    return _signed((value ^ value >> 31) | 1)
+
+
+def _signed(value):
+    value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -69,7 +85,7 @@ def sums(torch, tensors):
 class Digests:
     def __init__(self, hub):
         self.hub = hub
-        self.weights = {}
+        self.weights, self.places = {}, {}
 
     def _weights(self, places, device):
         key = (tuple(places), device)
@@ -99,6 +115,26 @@ class Digests:
         if not parts:
             return hexadecimal(0)
         return self.hub.Lazy(parts, lambda *numbers: hexadecimal(sum(numbers)))
+
+    def placed(self, tensors):
+        """A digest of a batch or a sample: also of the places of its first words, as sums of small
+        numbers, of ones and zeros, are often equal.
+        """
+        torch, parts = self.hub.torch, []
+        for tensor in tensors:
+            flat, rest = words(torch, tensor)
+            head = flat[:PLACES]
+            parts += [head * self._places(head), flat[PLACES:]]
+            parts += [rest] if rest is not None else []
+        return self.digest(parts)
+
+    def _places(self, head):
+        factors, count = self.places.get(head.device), head.numel()
+        if factors is None or factors.numel() < count:
+            made = [key_weight(place) for place in range(count)]
+            factors = self.hub.torch.tensor(made, dtype=head.dtype, device=head.device)
+            self.places[head.device] = factors
+        return factors[:count]
 
     def each(self, tensors):
         """A digest of each tensor by itself, Lazy where a device has it."""

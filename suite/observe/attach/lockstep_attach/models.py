@@ -694,7 +694,7 @@ class Models:
         if grad:
             first = _first_tensor(torch, (args, kwargs))
             if first is not None:
-                entry["input"] = hub.digests.digest([self._input(first)])
+                entry["input"] = hub.digests.placed([self._input(first)])
                 if first.requires_grad:
                     entry["input_grad"] = True
                 if training and first.dim() > 0:
