@@ -1651,6 +1651,13 @@ def losses_say_how_they_were_made(context):
         ((x * x).sum() / 8, None, {"loss_times": 0.125, "loss_divided": True, "loss_of": "sum",
                                    "loss_by": 8.0, "loss_count": 40, "loss_first": 8}),
         (loss * x.std(), None, scalar),
+        # sums with one factor; with several
+        ((x * x).sum() / 8 + (2 * x[:3]).sum() / 8, None, dict(
+            scalar, loss_times=0.125, loss_of="sum", loss_count=55, loss_first=55)),
+        (((x * x).sum() + x.sum()) / 8, None, {
+            "loss_times": 0.125, "loss_divided": True, "loss_of": "sum", "loss_by": 8.0,
+            "loss_count": 80, "loss_first": 8}),
+        ((x * x).sum() / 8 + x.sum() / 4, None, dict(scalar, loss_of="sum")),
     )  # fmt: skip
     for place, (tensor, by, expected) in enumerate(cases):
         members = settled(made(torch, tensor, by).members())

@@ -142,6 +142,25 @@ class Made:
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
         self.by, self.terms = 1.0, None
 
+    def add_terms(self, torch, node):
+        """Of a sum of losses: "mean" where one is a mean, to which others are added."""
+        terms, whole = _terms(torch, node)
+        made_by = [_reduction(term) for term, _ in terms]
+        words = {word for word, _, _ in made_by}
+        # divided by their number: the mean of several losses
+        self.divided = self.divided and abs(self.times * len(terms) - 1) > 1e-6
+        if "mean" in words:
+            self.of = "mean"
+        elif len(words) == 1 and whole:
+            self.of = words.pop()
+        times = {abs(factor) if factor else None for _, factor in terms}
+        counts = [count for _, count, _ in made_by]
+        if self.of == "sum" and len(times) == 1 and None not in (*times, *counts):
+            firsts = {first for _, _, first in made_by}
+            self.times *= times.pop()
+            self.count = sum(counts)
+            self.first = firsts.pop() if len(firsts) == 1 else self.count
+
     def members(self):
         out = {"loss_times": self.times, "loss_divided": self.divided}
         if abs(self.by - 1) > 1e-6:
@@ -171,9 +190,7 @@ def made(torch, tensor, scale):
             out.divided = out.divided or word == "Div"
             out.by *= constant if word == "Div" else 1
         elif word in ("Add", "Sub"):
-            out.of, terms = _of_all(node)
-            # divided by their number: the mean of several losses
-            out.divided = out.divided and abs(out.times * terms - 1) > 1e-6
+            out.add_terms(torch, node)
             break
         elif word != "Neg" and word not in SAME:
             out.of, out.count, out.first = _reduction(node)
@@ -184,24 +201,30 @@ def made(torch, tensor, scale):
     return out
 
 
-def _terms(node):
-    """(nodes that a sum of multiples is made of, whether these are all)."""
-    terms, waiting, left = [], [node], DEEP
+def _terms(torch, node):
+    """([(node, what it is multiplied by, or None)] that a sum of multiples is made of, whether
+    these are all).
+    """
+    terms, waiting, left = [], [(node, 1.0)], DEEP
     while waiting and left > 0:
         left -= 1
-        node = waiting.pop()
+        node, times = waiting.pop()
         word = _word(node)
+        if word in ("Mul", "Div"):
+            constant = _constant(torch, node) if _parent(node) is not None else None
+            known = constant and times is not None
+            times = (times * constant if word == "Mul" else times / constant) if known else None
         if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
-            waiting += [parent for parent in behind(node) if parent is not None]
+            waiting += [(parent, times) for parent in behind(node) if parent is not None]
         else:
-            terms.append(node)
+            terms.append((node, times))
     return terms, not waiting
 
 
-def is_plain(tensor):
+def is_plain(torch, tensor):
     """Whether a scalar is made of means, sums and constants: no loss function reduced it."""
-    terms, whole = _terms(tensor.grad_fn)
-    return whole and all(_word(term) in ("Mean", "Sum") for term in terms)
+    terms, whole = _terms(torch, tensor.grad_fn)
+    return whole and all(_word(term) in ("Mean", "Sum") for term, _ in terms)
 
 
 def _is_scale(torch, node, constant, scale):
@@ -209,17 +232,6 @@ def _is_scale(torch, node, constant, scale):
         other = saved(node, "_saved_other")
         return isinstance(other, torch.Tensor) and other.numel() == 1
     return scale.device.type == "cpu" and constant == float(scale)
-
-
-def _of_all(node):
-    """The reduction of the terms of a sum of losses ("mean" where one is a mean, to which others
-    are added), and how many terms there are.
-    """
-    terms, whole = _terms(node)
-    words = {_reduction(term)[0] for term in terms}
-    if "mean" in words:
-        return "mean", len(terms)
-    return words.pop() if len(words) == 1 and whole else None, len(terms)
 
 
 def parent_kept(node):

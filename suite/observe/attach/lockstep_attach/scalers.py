@@ -103,7 +103,7 @@ class Scalers:
         entry = self.hub.steps.note("scale", scaler=index, type=kind)
         if any(self._mark_of(loss.grad_fn, SCALED) is not None for loss, _ in pairs):
             entry["again"] = True
-        if kind == "f16" and all(is_plain(loss) for loss, _ in pairs):
+        if kind == "f16" and all(is_plain(self.hub.torch, loss) for loss, _ in pairs):
             entry["plain"] = True
         scale = scaler._scale.detach().clone() if scaler._scale is not None else None
         if index == 0 and self.hub.steps.now.scale is None and scale is not None:
