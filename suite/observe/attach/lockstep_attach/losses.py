@@ -133,6 +133,16 @@ def _terms_of(torch, node):
     return operand.numel() if isinstance(operand, torch.Tensor) else None
 
 
+def _count(torch, node):
+    """How many terms a node makes one number of; None where that is not in the host's memory."""
+    count = _reduction(node)[1]
+    count = _terms_of(torch, node) if count is None else count
+    if isinstance(count, Lazy):
+        total = saved(node, "_saved_total_weight")
+        count = float(total) if total.is_cpu else None
+    return count
+
+
 class Made:
     """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or
     None; count, first: of a sum; terms: of another reduction, or of a mean.
@@ -154,7 +164,7 @@ class Made:
         elif len(words) == 1 and whole:
             self.of = words.pop()
         times = {abs(factor) if factor else None for _, factor in terms}
-        counts = [count for _, count, _ in made_by]
+        counts = [_count(torch, term) for term, _ in terms]
         if self.of == "sum" and len(times) == 1 and None not in (*times, *counts):
             firsts = {first for _, _, first in made_by}
             self.times *= times.pop()
