@@ -1657,6 +1657,8 @@ def losses_say_how_they_were_made(context):
         (((x * x).sum() + x.sum()) / 8, None, {
             "loss_times": 0.125, "loss_divided": True, "loss_of": "sum", "loss_by": 8.0,
             "loss_count": 80, "loss_first": 8}),
+        (total / 5 + x[:2].sum() / 5, None, dict(
+            scalar, loss_times=0.2, loss_of="sum", loss_count=18, loss_first=18)),
         ((x * x).sum() / 8 + x.sum() / 4, None, dict(scalar, loss_of="sum")),
     )  # fmt: skip
     for place, (tensor, by, expected) in enumerate(cases):

@@ -161,9 +161,14 @@ static counts pass_counts(const ls_observe_rank *rank, const ls_event *data, con
     int count;
     const ls_observe_step *step = ls_pass_steps(rank, data, &count);
     for (int i = 0; i < count; i++) {
-        bool behind = false; /* a forward without autograd */
+        bool known = false, behind = false; /* a forward without autograd */
+        ls_trace_each_kind(call, &step[i], LS_CALL_FORWARD) {
+            known = known || ls_calls_flag(call, grad) == 0;
+        }
         ls_trace_each_call(call, &step[i]) {
-            behind = call->kind == LS_CALL_FORWARD ? ls_calls_flag(call, grad) == 0 : behind;
+            behind = call->kind == LS_CALL_FORWARD
+                         ? ls_calls_flag(call, grad) == 0
+                         : behind || (!known && ls_event_has(call->json, values));
             if (behind && ls_calls_combine(call)) {
                 bool sums = strcmp(ls_calls_text(call, reduce), "sum") == 0;
                 counts one = sums ? counted_by(call, data) : COUNTS_OTHER;
@@ -217,6 +222,137 @@ static void check_divisors(const ls_observe_trace *trace, int *compared, ls_obse
         fmod(ls_event_number(last, count, NAN), ls_event_number(last, batch, NAN)));
 }
 
+/* ---- fractions ------------------------------------------------------------------------------- */
+
+static const ls_tol by_chance =
+    LS_TOL(40, "bits: numbers that are no fractions seem to be some once in 2^40");
+
+/* The number in that place of the only call with numbers that the ranks put together after a pass;
+ * NAN: none, or several. */
+static double number_of(const ls_observe_rank *rank, const ls_event *data, int place,
+                        const ls_call **at)
+{
+    double found = NAN;
+    int count, calls = 0;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+    for (int i = 0; i < count; i++) {
+        ls_trace_each_call(call, &step[i]) {
+            const ls_event *values = ls_event_list(call->json, values);
+            if (call->kind == LS_CALL_COLLECTIVE && ls_event_count(values) > 0) {
+                found = ls_event_number_at(values, place);
+                calls += call->times;
+                *at = call;
+            }
+        }
+    }
+    return calls == 1 ? found : NAN;
+}
+
+/* Whether a number, 0 to 1 or a percentage, is so many parts of a whole, up to the rounding of f32
+ * and of `adds` additions in it; how many bits say so are added: none by a count. */
+static bool is_parts(double number, double of, double adds, double *bits)
+{
+    double share = number > 1 ? number / 100 : number;
+    double room = of * (adds + 2) * 0x1p-24;
+    if (!(share >= 0 && share <= 1) || fabs(share * of - round(share * of)) > room * share) {
+        return false;
+    }
+    *bits -= number != round(number) && room < 0.5 ? log2(2 * room) : 0;
+    return true;
+}
+
+/* Hits as a share of the samples, which are the rank's own number of them; or as the mean of the
+ * shares of its batches, the last of which is smaller. */
+typedef struct shares {
+    bool each, batches, parts; /* each number is one; some is none of all samples, of others' */
+    double bits, most, least;
+    int passes;
+    const ls_call *call;
+} shares;
+
+static void add_shares(const ls_observe_trace *trace, const ls_event *const data[], int place,
+                       bool uneven, shares *s)
+{
+    for (int k = 0; k < trace->world; k++) {
+        double count = ls_event_number(data[k], count, NAN), ignored = 0;
+        double given = ls_event_number(data[k], given, NAN);
+        double batch = ls_event_number(data[k], batch, NAN), last = fmod(count, batch);
+        const ls_call *call = NULL;
+        double number = number_of(&trace->rank[k], data[k], place, &call);
+        s->each =
+            s->each && is_parts(number, uneven ? given * batch * last : count, given, &s->bits);
+        s->batches = s->batches || (uneven && !is_parts(number, count, given, &ignored));
+        for (int j = 0; j < trace->world && !uneven; j++) {
+            double its = ls_event_number(data[j], count, NAN);
+            s->parts = s->parts || !is_parts(number, its, given, &ignored);
+            s->most = fmax(s->most, its);
+            s->least = fmin(s->least, its);
+        }
+        s->call = call != NULL ? call : s->call;
+    }
+    s->passes++;
+}
+
+static const ls_event *validation_of(const ls_observe_rank *rank, int number)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_pass_is_validation(data) && number-- == 0) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+static shares shares_of(const ls_observe_trace *trace, int place, bool uneven)
+{
+    enum { RANKS = 64 };
+    const ls_event *data[RANKS];
+    shares s = {.each = trace->world <= RANKS, .least = INFINITY};
+    for (int n = 0; s.each; n++) {
+        bool fits = true;
+        for (int k = 0; k < trace->world; k++) {
+            data[k] = validation_of(&trace->rank[k], n);
+            if (data[k] == NULL) {
+                return s;
+            }
+            fits = fits && ls_event_bool(data[k], whole, false) &&
+                   (!uneven || is_uneven(trace, &trace->rank[k], data[k]));
+        }
+        if (fits) {
+            add_shares(trace, data, place, uneven, &s);
+        }
+    }
+    return s;
+}
+
+/* Scores that ranks average as they are, though they are of unequal numbers of samples; or means of
+ * batches' scores. */
+static void check_fractions(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int place = 0; place < 2; place++) {
+        shares own = shares_of(trace, place, false), mean = shares_of(trace, place, true);
+        if (own.each && own.parts && own.passes >= passes.value && own.bits >= by_chance.value) {
+            ls_finding_set(
+                out, LS_FAIL, own.call->at,
+                "each rank's score counts the same, and the ranks have unequal numbers of samples",
+                "sum hits and numbers of samples over the ranks, then divide",
+                "the ranks put together shares of their own samples after %d validations: of %g on "
+                "one rank, of %g on another",
+                own.passes, own.least, own.most);
+        } else if (mean.each && mean.batches && mean.passes >= passes.value &&
+                   mean.bits >= by_chance.value) {
+            ls_finding_set(
+                out, LS_FAIL, mean.call->at,
+                "the score is a mean of batches: each counts the same, and the last one is smaller",
+                "sum hits and numbers of samples, then divide",
+                "the ranks put together means of their batches' shares after %d validations, and "
+                "the last batch has less samples",
+                mean.passes);
+        }
+    }
+}
+
 void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -228,6 +364,9 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
          n++) {
     }
     check_divisors(trace, &compared, out);
+    if (trace->attached && trace->world > 1) {
+        check_fractions(trace, out);
+    }
     if (compared == 0) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no validation is reported");
     }

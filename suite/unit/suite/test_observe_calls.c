@@ -478,8 +478,9 @@ CALLS_TEST(other_orders_are_judged, ends)
 #define TRAINS(names) \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" names "]}]};"
 #define SYNCED "!\"bn\":0,\"sync_bn\":2,;" TRAINED
-#define HELD(norms)                                                                              \
-    "!\"bn\":" norms ",\"buffers\":[[\"book\",8,\"f32\"]],;" TRAINED "F b O Z; 0: F b O Z; 2: F b O " \
+#define HELD(norms)                                                  \
+    "!\"bn\":" norms ",\"buffers\":[[\"book\",8,\"f32\"]],;" TRAINED \
+    "F b O Z; 0: F b O Z; 2: F b O "                                 \
     "Z;" OFF("1", "{\"buffer\":\"9\"}")
 #define OFF(rank, digests) rank ": <\"digest\":" digests ",> F b O Z;"
 #define HEAD(rank, digest)                                                                     \

@@ -304,6 +304,14 @@ static const validated validations[] = {
      "evaluation.counted", LS_SKIP, ""},
     {"one number", EVAL SUMMED("3"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt", "evaluation.counted",
      LS_SKIP, ""},
+    {"a mean of batches' shares", EVAL SUMMED("0.583333313"), UNEVEN, UNEVEN, 64, 0, 1, 2,
+     "last.pt", "evaluation.counted", LS_FAIL,
+     "means of their batches' shares after 2 validations .. | the score is a mean of batches .. | "
+     "train.py:28"},
+    {"a share of the samples", EVAL SUMMED("0.59375"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
+     "evaluation.counted", LS_SKIP, ""},
+    {"a loss", EVAL SUMMED("0.5833"), UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt", "evaluation.counted",
+     LS_SKIP, ""},
     {"equal batches", EVAL SUMMED("0.5,8"), "\"given\":8,", "\"given\":8,", 64, 0, 1, 2, "last.pt",
      "evaluation.counted", LS_SKIP, ""},
     {"behind the training", SUMMED("0.5,3") EVAL, UNEVEN, UNEVEN, 64, 0, 1, 2, "last.pt",
@@ -348,6 +356,30 @@ ROWS_TEST(validations_are_judged, validations)
     calls_event(&job, 0, save);
     calls_end(&job, v->id, v->code, v->words);
 }
+
+/* Validations of 40 samples on one rank, of 30 on the other, and what they put together. */
+#define PART(rank, number, count)                                                         \
+    rank ": "                                                                             \
+         "{\"event\":\"data\",\"trained\":false,\"whole\":true,\"batch\":10,\"given\":4," \
+         "\"count\":" count ",\"steps\":[" number "," number "]}; "
+#define SHARED(zero, one) "0: F S B K P Z" SUMMED(zero) "; 1: F S B K P Z" SUMMED(one)
+#define UNEQUAL(zero, one)                                         \
+    PART("0", "1", "40")                                           \
+    PART("1", "1", "30") PART("0", "2", "40") PART("1", "2", "30") \
+        SHARED(zero, one) "; " SHARED(zero, one)
+
+static const calls_row parts[] = {
+    {UNEQUAL("0.775", "0.633333325"), "evaluation.counted", LS_FAIL,
+     "shares of their own samples after 2 validations: of 30 on one rank, of 40 on another .. "
+     "train.py:28"},
+    {UNEQUAL("77.5", "63.3333321"), "evaluation.counted", LS_FAIL, "of 30 on one rank"},
+    /* of the samples of both; counts; a loss */
+    {UNEQUAL("0.442857146", "0.271428585"), "evaluation.counted", LS_SKIP, ""},
+    {UNEQUAL("30,40", "20,30"), "evaluation.counted", LS_SKIP, ""},
+    {UNEQUAL("0.7754", "0.6331"), "evaluation.counted", LS_SKIP, ""},
+};
+
+CALLS_TEST(shares_of_unequal_parts, parts)
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
@@ -542,7 +574,7 @@ CALLS_TEST(steps_train_on_what_is_drawn, unused)
     "}; 1: {\"event\":\"seed\",\"at\":\"train.py:3\",\"seed\":" one "}; "
 #define GIVEN(rank, line, value) \
     rank ": {\"event\":\"seed\",\"at\":\"train.py:" line "\",\"seed\":" value "}; "
-#define BUFFERS(rank, step, digests)                                                              \
+#define BUFFERS(rank, step, digests)                                                            \
     rank ": {\"event\":\"outside\",\"step\":" step ",\"name\":\"Loss\",\"at\":\"train.py:19\"," \
          "\"params\":0,\"digests\":[" digests "]}; "
 #define KEEPS(zero, one) \

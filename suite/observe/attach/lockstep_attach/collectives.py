@@ -138,10 +138,13 @@ class Collectives:
         return enter
 
     def _validates(self, step, given):
-        """Whether the last forward of a known model was without autograd."""
+        """Whether the last forward of a known model was without autograd, or the last batch was one
+        to evaluate on: forwards of the module inside a wrapper are not seen.
+        """
         calls = (call for call in reversed(step.calls) if call["call"] == "forward")
         plain = isinstance(given, self.hub.torch.Tensor) and not hasattr(given, "full_tensor")
-        return plain and not next(calls, {"grad": True}).get("grad", True)
+        last = next(calls, {"grad": True})
+        return plain and (self.hub.data.evaluates or not last.get("grad", True))
 
     def _part(self, function, args, kwargs):
         """The ranks of the call's group, where it is not all of them, and its root, if any."""

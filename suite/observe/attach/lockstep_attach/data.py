@@ -95,6 +95,7 @@ class Data:
         self.sources = Sources(hub.torch)
         self.workers = Workers(hub)
         self.rows = Rows(hub, Keys(hub.torch, 0))
+        self.evaluates = False  # the last batch of any loader, as Pass has it
 
     def install(self):
         loader = self.hub.torch.utils.data.dataloader
@@ -254,7 +255,8 @@ class Data:
         entry.ran(self.hub.autograd.passes)
         self.leave("batch")
         entry.left, entry.end = set(), None
-        entry.evaluates = not self.hub.own.grad or self.hub.models.in_eval()
+        self.evaluates = not self.hub.own.grad or self.hub.models.in_eval()
+        entry.evaluates = self.evaluates
         entry.given += 1
         if entry.given == entry.length and entry.given > AHEAD:
             entry.trained = self.hub.autograd.passes > entry.passes
