@@ -364,6 +364,19 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
     }
 }
 
+/* Each rank's data set is a part of the same one, and no two have a sample in common. */
+static bool are_parted(const pass *p)
+{
+    bool parted = p->ranks > 1;
+    for (int a = 0; a < p->ranks; a++) {
+        for (int b = a + 1; b < p->ranks && parted; b++) {
+            int common, of;
+            parted = ls_pass_parts_common(p->event[a], p->event[b], &common, &of) && common == 0;
+        }
+    }
+    return parted;
+}
+
 static void judge_overlap(const ls_observe_trace *trace, int number, const pass *p,
                           int *drawn_again, ls_observe_finding *out)
 {
@@ -371,7 +384,10 @@ static void judge_overlap(const ls_observe_trace *trace, int number, const pass 
     bool distributed = all_have(p, "DistributedSampler");
     /* DistributedSampler pads to a multiple of the ranks; others may pad their last batches. */
     bool plain = all_have(p, "RandomSampler") || all_have(p, "SequentialSampler");
-    if (o.across <= (distributed ? p->ranks - 1 : plain ? 0 : p->ranks * p->batch)) {
+    if (o.across <= (distributed ? p->ranks - 1
+                     : plain     ? 0
+                                 : p->ranks * p->batch) ||
+        are_parted(p)) {
         return;
     }
     if (distributed) {

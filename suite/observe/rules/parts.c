@@ -16,44 +16,12 @@ static const ls_tol dropped =
 
 /* ---- parts of a data set --------------------------------------------------------------------- */
 
-static bool has(const ls_event *list, double number)
-{
-    const ls_event *entry;
-    ls_event_each(entry, list) {
-        if (ls_event_is_number(entry) && entry->number == number) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What two ranks' parts (torch.utils.data.Subset) of the same data set have in common; false where
- * they are no such parts. */
-static bool common_of(const ls_event *a, const ls_event *b, int *common, int *of)
-{
-    const ls_event *x = ls_event_member(a, part);
-    const ls_event *y = ls_event_member(b, part), *entry;
-    const ls_event *mine = ls_event_list(x, kept);
-    const ls_event *other = ls_event_list(y, kept);
-    int first = ls_event_count(mine), second = ls_event_count(other);
-    *common = 0;
-    *of = first < second ? first : second;
-    if (*of < few.value || ls_event_number(x, length, NAN) != ls_event_number(y, length, NAN) ||
-        ls_event_number(x, modulus, NAN) != ls_event_number(y, modulus, NAN)) {
-        return false;
-    }
-    ls_event_each(entry, mine) {
-        *common += ls_event_is_number(entry) && has(other, entry->number);
-    }
-    return true;
-}
-
 static void judge_parts(const ls_observe_trace *trace, int number, int k, const ls_event *a,
                         const ls_event *b, ls_observe_finding *out)
 {
     int common, of;
     if (!ls_pass_is_divided(a, trace->world) || !ls_pass_is_divided(b, trace->world) ||
-        !common_of(a, b, &common, &of) || common >= common_share.value * of) {
+        !ls_pass_parts_common(a, b, &common, &of) || common >= common_share.value * of) {
         return;
     }
     ls_verdict_fail(&out->verdict,

@@ -276,3 +276,39 @@ void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *ou
                      "step with the last batch of a pass, too (and divide by what its window "
                      "holds), or count batches over the passes");
 }
+
+/* ---- parts of a data set --------------------------------------------------------------------- */
+
+static const ls_tol few_parts =
+    LS_TOL(8, "samples: fewer are too few to compare two lists of them");
+
+static bool has(const ls_event *list, double number)
+{
+    const ls_event *entry;
+    ls_event_each(entry, list) {
+        if (ls_event_is_number(entry) && entry->number == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls_pass_parts_common(const ls_event *a, const ls_event *b, int *common, int *of)
+{
+    const ls_event *x = ls_event_member(a, part);
+    const ls_event *y = ls_event_member(b, part), *entry;
+    const ls_event *mine = ls_event_list(x, kept);
+    const ls_event *other = ls_event_list(y, kept);
+    int first = ls_event_count(mine), second = ls_event_count(other);
+    *common = 0;
+    *of = first < second ? first : second;
+    if (*of < few_parts.value ||
+        ls_event_number(x, length, NAN) != ls_event_number(y, length, NAN) ||
+        ls_event_number(x, modulus, NAN) != ls_event_number(y, modulus, NAN)) {
+        return false;
+    }
+    ls_event_each(entry, mine) {
+        *common += ls_event_is_number(entry) && has(other, entry->number);
+    }
+    return true;
+}

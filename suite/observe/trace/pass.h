@@ -49,6 +49,10 @@ void ls_pass_contents_add(ls_contents *contents, const ls_event *data);
 int ls_pass_contents_common(const ls_contents *a, const ls_contents *b, int *of);
 void ls_pass_contents_free(ls_contents *contents);
 
+/* What two ranks' parts (torch.utils.data.Subset) of the same data set have in common; false where
+ * they are no such parts. */
+bool ls_pass_parts_common(const ls_event *a, const ls_event *b, int *common, int *of);
+
 /* Windows of an accumulation: how many backward passes each step takes. */
 
 /* Batches of a pass that fill no window, and whose gradients the first step of the next pass takes

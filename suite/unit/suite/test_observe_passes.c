@@ -152,6 +152,17 @@ static const struct {
     /* all of a set of pictures that change */
     {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN CLASSES("2") "\"source\":\"aa\","),
      "data.disjoint", CALLS_HINT, "no DistributedSampler"},
+    /* each rank draws from a part of its own, in the same order; from parts that overlap */
+    {{PLAIN CLASSES("1"), 0, 2, 0, 0, 0},
+     {PLAIN CLASSES("2"), 1, 2, 0, 0, 0},
+     "data.disjoint",
+     LS_PASS,
+     "indices of 2 ranks disjoint in 1 passes"},
+    {{PLAIN CLASSES("1"), 0, 2, 0, 0, 0},
+     {PLAIN CLASSES("2"), 1, 1, 0, 0, 0},
+     "data.disjoint",
+     LS_WEAK,
+     "a data set of its own"},
     /* files of each rank, of the same classes */
     {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN CLASSES("2") "\"source\":\"bb\","),
      "data.disjoint", LS_WEAK, "a data set of its own"},
@@ -363,10 +374,10 @@ ROWS_TEST(validations_are_judged, validations)
          "{\"event\":\"data\",\"trained\":false,\"whole\":true,\"batch\":10,\"given\":4," \
          "\"count\":" count ",\"steps\":[" number "," number "]}; "
 #define SHARED(zero, one) "0: F S B K P Z" SUMMED(zero) "; 1: F S B K P Z" SUMMED(one)
-#define UNEQUAL(zero, one)                                         \
-    PART("0", "1", "40")                                           \
-    PART("1", "1", "30") PART("0", "2", "40") PART("1", "2", "30") \
-        SHARED(zero, one) "; " SHARED(zero, one)
+#define UNEQUAL(zero, one) \
+    PART("0", "1", "40")   \
+    PART("1", "1", "30")   \
+    PART("0", "2", "40") PART("1", "2", "30") SHARED(zero, one) "; " SHARED(zero, one)
 
 static const calls_row parts[] = {
     {UNEQUAL("0.775", "0.633333325"), "evaluation.counted", LS_FAIL,
