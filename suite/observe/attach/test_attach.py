@@ -1840,10 +1840,11 @@ def early_ends_are_read(context):
 
 @test
 def gathered_constants_are_seen(context):
-    """A gather is named whose results the loss uses without a way to what was given."""
+    """A gather is named whose results the loss uses as constants."""
     from lockstep_attach.collectives import Gathered
 
-    for own, transposed, used in ((0, 1, 1), (1, 1, 1), (0, 0, 1), (0, 1, 0)):
+    cases = ((0, 1, 1, 0), (0, 1, 1, 1), (1, 1, 1, 0), (0, 0, 1, 0), (0, 1, 0, 0))
+    for own, transposed, used, elsewhere in cases:
         weight = torch.nn.Parameter(torch.randn(6, 5))
         first, second = (torch.randn(8, 6) @ weight).chunk(2)
         keys = [second.detach().clone(), torch.randn(4, 5)]
@@ -1853,6 +1854,7 @@ def gathered_constants_are_seen(context):
         joined = torch.cat(keys)
         scores = first @ joined.t() if transposed else first[:, None] * torch.stack(keys)[:1]
         scores = scores if used else first.square()
+        scores = scores + second.sum() if elsewhere else scores
         found = gathered.lost([scores.sum()])
         known = hasattr(scores.grad_fn, "_sequence_nr")
         assert found == ("a.py:3" if known and used and transposed and not own else None), found

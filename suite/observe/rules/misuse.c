@@ -287,7 +287,7 @@ static bool report_gathered(const ls_call *call, long long step, ls_observe_find
                    "use torch.distributed.nn.functional.all_gather, or put this rank's own tensor "
                    "back in its place; detach() it first where no gradient is meant",
                    "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
-                   "gradient reaches what this rank gave",
+                   "gradient by it reaches what this rank gave",
                    step);
     ls_finding_guess(out, &one);
     return true;

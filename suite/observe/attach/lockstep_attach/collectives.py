@@ -197,7 +197,7 @@ class Gathered:
     def __init__(self, torch):
         self.torch = torch
         self.step = None
-        # (place, node of what was gathered, which of its outputs, [what was received])
+        # (place, node of what was gathered, [what was received])
         self.kept = []
         self.calls = []  # (place, node or None, code of the functions that called it) of the step
 
@@ -211,35 +211,22 @@ class Gathered:
             return
         tensors = list(received) if isinstance(received, (list, tuple)) else [received]
         if len(self.kept) < KEPT and all(isinstance(t, self.torch.Tensor) for t in tensors):
-            self.kept.append((at, given.grad_fn, given.output_nr, tensors))
+            self.kept.append((at, node, tensors))
 
     def lost(self, roots):
-        """The place of a gather whose values are a constant in the graph of what goes backward,
-        which has no other way to what was gathered; None: there is none, or it is not known.
+        """The place of a gather whose values are a constant in the graph of what goes backward;
+        None: there is none (the script may have put its own part back), or it is not known.
         """
         kept, self.kept = self.kept, []
         if not kept or not hasattr(kept[0][1], "_sequence_nr"):
             return None
-        edges, nodes = self._walk(roots)
-        if edges is None:
-            return None
-        for at, node, output, tensors in kept:
-            if (node, output) in edges:
-                continue  # the script put its own part back, or uses it elsewhere, too
+        nodes = list(itertools.islice(nodes_from([root.grad_fn for root in roots]), NODES))
+        for at, node, tensors in kept if len(nodes) < NODES else ():
             # what was made before the gather does not use it; parts of it may be computed again
             after = [one for one in nodes if one._sequence_nr() > node._sequence_nr()]
             if any(self._holds(one, tensors) for one in after):
                 return at
         return None
-
-    def _walk(self, roots):
-        edges, nodes = {(tensor.grad_fn, tensor.output_nr) for tensor in roots}, []
-        for node in nodes_from(tensor.grad_fn for tensor in roots):
-            nodes.append(node)
-            if len(nodes) > NODES:
-                return None, None
-            edges.update(node.next_functions)
-        return edges, nodes
 
     def _holds(self, node, tensors):
         """Whether an operand without a gradient is what was received, in one piece or joined."""
