@@ -367,8 +367,10 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
-    int twice; /* of them, those whose losses are divided by their number squared */
-    ls_factor last;
+    int twice;          /* of them, those whose losses are divided by their number squared */
+    int whole, shorter; /* divided by their number; by a larger one */
+    int most;           /* of those that are divided by their number */
+    ls_factor last, tail;
     bool clips;
     ls_observe_finding weights;
 } micro;
@@ -384,7 +386,8 @@ static void add_step(const ls_samples *samples, micro *m)
 {
     ls_factor f = {0};
     ls_factor_add(&f, samples);
-    if (f.steps == 0 || f.micro < 2) {
+    bool divided = f.loss_by > 1 && f.loss_by_steps[0] != '\0'; /* for more than one */
+    if (f.steps == 0 || (f.micro < 2 && !divided)) {
         return;
     }
     /* How the losses of micro-steps are weighed: 1 for their mean, their number for the sum. */
@@ -400,6 +403,13 @@ static void add_step(const ls_samples *samples, micro *m)
     m->summed += ls_factor_is_near(weight, f.micro) || of_ranks;
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
+    m->whole += ls_factor_is_near(weight, 1);
+    m->most = ls_factor_is_near(weight, 1) && f.micro > m->most ? f.micro : m->most;
+    if (weight < 1 && !ls_factor_is_near(weight, 1) && divided && !by_library(&f) &&
+        ls_factor_is_near(weight * f.loss_by, f.micro)) {
+        m->shorter++;
+        m->tail = f;
+    }
     m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;
     m->last = f;
     if (samples->world == 1) { /* else reduction.mean does */
@@ -444,6 +454,15 @@ static void judge(const micro *m, ls_observe_finding *out)
             "step %lld: the loss is divided by %.4g, the square of the number of its micro-steps, "
             "%d",
             (long long)f->step, f->loss_by, f->micro);
+    } else if (m->shorter > 0 && m->whole + m->shorter == m->steps &&
+               ls_factor_is_near(m->tail.loss_by, m->most)) {
+        ls_finding_set(out, LS_FAIL, m->tail.loss_by_steps,
+                       "the last micro-steps of a pass are fewer, and are divided by the number of "
+                       "a whole window: a part of the gradient of their mean",
+                       "divide by the number of micro-steps between two steps",
+                       "step %lld: %d micro-steps, and each loss is divided by %.4g, the number of "
+                       "those of other steps",
+                       (long long)m->tail.step, m->tail.micro, m->tail.loss_by);
     } else if (m->other == m->steps) {
         ls_finding_set(
             out, LS_WEAK, f->backward->at,

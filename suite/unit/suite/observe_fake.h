@@ -60,6 +60,7 @@ typedef enum fake_fault {
     FAULT_TERMS_SUM,     /* right: sums, times the ranks, divided by the number of all terms */
     FAULT_TERMS_INVERSE, /* the same, not times the ranks */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
+    FAULT_MICRO_TAIL,    /* step 2 has one less, and divides by the number of a whole window */
     /* without a wrapper, gradients reduced by the script: */
     FAULT_HAND,      /* right */
     FAULT_HAND_SENT, /* right: equal from the first step on, not before */
@@ -694,7 +695,9 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
             times != 1 ? "true" : "false",
             sum || fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
     fprintf(f, ",\"loss_by\":%.17g%s", 1 / times,
-            fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\"" : "");
+            fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\""
+            : fake_is(s, FAULT_MICRO_TAIL)  ? ",\"loss_by_steps\":\"train.py:58\""
+                                            : "");
 }
 
 static inline void fake_write_sum(int elements, FILE *f)
@@ -720,12 +723,17 @@ static inline void fake_write_clip(const fake_state *s, FILE *f)
             FAKE_TENSORS - fake_is(s, FAULT_PARTS));
 }
 
+static inline int fake_micro(const fake_state *s, int step)
+{
+    return s->job->micro - (fake_is(s, FAULT_MICRO_TAIL) && step == 2);
+}
+
 /* Forward and backward of a micro-step. */
 static inline void fake_write_passes(const fake_state *s, int step, int rank, int m, unsigned shard,
                                      FILE *f)
 {
     bool within = fake_is(s, FAULT_HAND_STAGES), number = fake_is(s, FAULT_HAND_LOSS);
-    bool sync = m + 1 == s->job->micro && !fake_is(s, FAULT_NO_SYNC) &&
+    bool sync = m + 1 == fake_micro(s, step) && !fake_is(s, FAULT_NO_SYNC) &&
                 !(fake_is(s, FAULT_NO_SYNC_STEPS) && step % 2 == 1);
     bool forward = sync && !fake_is(s, FAULT_NO_SYNC_FORWARD);
     const char *autocast = s->job->autocast, *comma = m > 0 ? "," : "";
@@ -766,7 +774,7 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
     LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
     set[said ? strlen(set) : 0] = '\0';
-    for (int m = 0; m < s->job->micro; m++) {
+    for (int m = 0; m < fake_micro(s, step); m++) {
         fake_write_passes(s, step, rank, m, same ? 0u : (unsigned)rank, f);
     }
     if (reduces) { /* in two parts, after a collective that sums nothing */

@@ -326,6 +326,10 @@ static const struct {
     {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL,
      "step 2: the loss is divided by 9, the square of the number of its micro-steps, 3 | the loss "
      "is divided by the number of micro-steps twice"},
+    {MICRO(FAULT_MICRO_TAIL, 2, 4), "reduction.micro", LS_FAIL,
+     "step 2: 3 micro-steps, and each loss is divided by 4, the number of those of other steps | "
+     "the last micro-steps of a pass are fewer, and are divided by the number of a whole window"},
+    {MICRO(FAULT_MICRO_TAIL, 2, 2), "reduction.micro", LS_FAIL, "step 2: 1 micro-steps"},
     {MICRO(FAULT_MICRO_TWICE, 2, 2), "reduction.micro", LS_WEAK,
      "step 2: the loss is multiplied by 0.25, and the step has 2 micro-steps |"},
     {JOB(FAULT_MICRO_SUMMED, "sgd", 2, 4, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,
