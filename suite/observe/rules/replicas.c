@@ -538,8 +538,37 @@ static bool has_gradient(const ls_samples *samples, const char *name)
     return some;
 }
 
+static const ls_tol scaled = LS_TOL(8, "elements that one factor fits, and roundings of each");
+
+/* Whether all ranks step by one gradient of that parameter, but for a factor of each. */
+static bool is_scaled(const ls_samples *samples, const char *name)
+{
+    ls_values first = ls_samples_read(samples->file[0], "used", name, NULL);
+    bool fits = first.v != NULL && !ls_samples_overflow(&first);
+    int most = 0;
+    for (int k = 1; k < samples->world && fits; k++) {
+        ls_values its = ls_samples_read(samples->file[k], "used", name, NULL);
+        double product = 0, square = 0;
+        int some = 0;
+        fits = its.v != NULL && its.count == first.count;
+        for (int64_t i = 0; fits && i < first.count; i++) {
+            product += its.v[i] * first.v[i];
+            square += first.v[i] * first.v[i];
+            some += first.v[i] != 0;
+        }
+        for (int64_t i = 0; fits && i < first.count; i++) {
+            double error = fabs(its.v[i] - product / square * first.v[i]);
+            fits = error <= scaled.value * first.unit.u * fabs(its.v[i]);
+        }
+        most = some > most ? some : most;
+        ls_samples_free(&its);
+    }
+    ls_samples_free(&first);
+    return fits && most >= scaled.value;
+}
+
 static void fail_replicated(const ls_samples *samples, ls_job_names *names, const char *first,
-                            ls_observe_finding *out)
+                            bool made, ls_observe_finding *out)
 {
     const ls_observe_step *step = samples->step[0], *last = samples->step[samples->world - 1];
     int clip = ls_trace_find(step, LS_CALL_CLIP, 0), other = ls_trace_find(last, LS_CALL_CLIP, 0);
@@ -549,9 +578,10 @@ static void fail_replicated(const ls_samples *samples, ls_job_names *names, cons
         "sum the squares of the norm over the ranks, those of replicated parameters "
         "once, so that all ranks have one factor";
     ls_verdict_fail(&out->verdict,
-                    "step %lld: the ranks hold equal values and make equal gradients of %d "
+                    "step %lld: the ranks hold equal values and %s equal gradients of %d "
                     "parameters, and step by different ones: %s",
-                    (long long)samples->number, names->count, ls_job_names_text(names));
+                    (long long)samples->number, made ? "make" : "share", names->count,
+                    ls_job_names_text(names));
     if (a == a && b == b && a != b) {
         ls_verdict_cause(&out->verdict,
                          "each rank clips by the norm of what it holds, %.6g and %.6g: replicated "
@@ -560,32 +590,41 @@ static void fail_replicated(const ls_samples *samples, ls_job_names *names, cons
         ls_finding_blame(out, step->call[clip].at, "%s", advice);
         return;
     }
-    ls_verdict_cause(&out->verdict,
-                     "between backward and step each rank changes them by itself: times %.6g on "
-                     "rank 0, %.6g on rank %d: by a norm of what it holds, or numbers it drew",
-                     multiple_of(samples, 0, first),
-                     multiple_of(samples, samples->world - 1, first), samples->world - 1);
+    if (made) {
+        ls_verdict_cause(&out->verdict,
+                         "between backward and step each rank changes them by itself: times %.6g "
+                         "on rank 0, %.6g on rank %d: by a norm of what it holds, or numbers it "
+                         "drew",
+                         multiple_of(samples, 0, first),
+                         multiple_of(samples, samples->world - 1, first), samples->world - 1);
+    } else {
+        ls_verdict_cause(&out->verdict, "behind the reduction each rank multiplies them by a "
+                                        "number of its own: by a norm of what it holds");
+    }
     ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
 }
 
 /* A model that the script divides by itself: what is equal on all ranks before a step, and gets
- * equal gradients there, is replicated, and stays equal. */
+ * equal gradients there, of each rank's own or by a reduction, is replicated, and stays equal. */
 static bool judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     ls_samples_each(samples, trace, 0, out->verdict.code != LS_FAIL, out) {
         ls_job_names names = {0};
         const char *first = NULL;
+        bool made = false;
         for (int i = 0; i < trace->rank[0].tensor_count && samples.count == trace->world; i++) {
             const char *name = trace->rank[0].tensor[i].name;
-            if (is_same(&samples, "param", name) == 1 && is_same(&samples, "local", name) == 1 &&
+            bool own = is_same(&samples, "local", name) == 1;
+            if (is_same(&samples, "param", name) == 1 && (own || is_scaled(&samples, name)) &&
                 is_same(&samples, "used", name) == 0 && is_same(&samples, "next", name) == 0 &&
                 has_gradient(&samples, name)) {
-                first = first == NULL ? name : first;
+                first = first == NULL || (own && !made) ? name : first;
+                made = made || own;
                 ls_job_add_name(&names, name);
             }
         }
         if (names.count > 0) {
-            fail_replicated(&samples, &names, first, out);
+            fail_replicated(&samples, &names, first, made, out);
         }
     }
     return out->verdict.code == LS_FAIL;

@@ -82,6 +82,7 @@ typedef enum fake_fault {
     FAULT_HAND_SHARDED,  /* right: each rank is given its part by a sharded optimizer */
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
+    FAULT_HAND_SCALED,   /* reduced, then each rank a factor of its own */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
     FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
@@ -348,7 +349,10 @@ static inline void fake_prepare(fake_state *s)
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
                 bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
                 x->used[i] *= again ? (float)s->job->world : 1;
-                x->used[i] *= fake_is(s, FAULT_HAND_DRIFT) && k == 1 ? 0.5f : 1;
+                x->used[i] *= k != 1                          ? 1
+                              : fake_is(s, FAULT_HAND_DRIFT)  ? 0.5f
+                              : fake_is(s, FAULT_HAND_SCALED) ? 0.3f
+                                                              : 1;
             }
         }
     }

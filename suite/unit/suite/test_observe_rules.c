@@ -241,6 +241,10 @@ static const struct {
     {PLAIN(FAULT_HAND_DRIFT), "replicas.step", LS_FAIL,
      "step 1: the ranks hold equal values and make equal gradients of 3 parameters"},
     {PLAIN(FAULT_HAND_DRIFT), "replicas.step", LS_FAIL, "times 1 on rank 0, 0.5 on rank 1"},
+    {PLAIN(FAULT_HAND_SCALED), "replicas.step", LS_FAIL,
+     "step 1: the ranks hold equal values and share equal gradients of 3 parameters, and step by "
+     "different ones: fc.weight, fc.bias, head.weight | behind the reduction each rank multiplies "
+     "them by a number of its own"},
     {CLIPPED(FAULT_MAX, 0.0625), "optimizer.clip", LS_PASS,
      "12 clipped tensors recomputed, and 0 norms"},
     {CLIPPED(FAULT_VALUE_OTHER, 0.0625), "optimizer.clip", LS_FAIL,
