@@ -265,6 +265,7 @@ static bool is_parts(double number, double of, double adds, double *bits)
  * shares of its batches, the last of which is smaller. */
 typedef struct shares {
     bool each, batches, parts; /* each number is one; some is none of all samples, of others' */
+    bool apart;                /* the ranks' data sets may be different ones */
     double bits, most, least;
     int passes;
     const ls_call *call;
@@ -293,6 +294,15 @@ static void add_shares(const ls_observe_trace *trace, const ls_event *const data
     s->passes++;
 }
 
+/* Whether a rank's samples are of the same data set as rank 0's: by its length, or that of what
+ * they are a part of. */
+static bool is_same_set(const ls_event *a, const ls_event *b)
+{
+    double whole = ls_event_number(ls_event_member(a, part), length, NAN);
+    return whole == ls_event_number(ls_event_member(b, part), length, NAN) ||
+           ls_event_number(a, length, NAN) == ls_event_number(b, length, NAN);
+}
+
 static const ls_event *validation_of(const ls_observe_rank *rank, int number)
 {
     const ls_event *data;
@@ -316,6 +326,7 @@ static shares shares_of(const ls_observe_trace *trace, int place, bool uneven)
             if (data[k] == NULL) {
                 return s;
             }
+            s.apart = s.apart || !is_same_set(data[0], data[k]);
             fits = fits && ls_event_bool(data[k], whole, false) &&
                    (!uneven || is_uneven(trace, &trace->rank[k], data[k]));
         }
@@ -334,12 +345,13 @@ static void check_fractions(const ls_observe_trace *trace, ls_observe_finding *o
         shares own = shares_of(trace, place, false), mean = shares_of(trace, place, true);
         if (own.each && own.parts && own.passes >= passes.value && own.bits >= by_chance.value) {
             ls_finding_set(
-                out, LS_FAIL, own.call->at,
+                out, own.apart ? LS_WEAK : LS_FAIL, own.call->at,
                 "each rank's score counts the same, and the ranks have unequal numbers of samples",
                 "sum hits and numbers of samples over the ranks, then divide",
                 "the ranks put together shares of their own samples after %d validations: of %g on "
-                "one rank, of %g on another",
-                own.passes, own.least, own.most);
+                "one rank, of %g on another%s",
+                own.passes, own.least, own.most,
+                own.apart ? "; right where each rank has a data set of its own" : "");
         } else if (mean.each && mean.batches && mean.passes >= passes.value &&
                    mean.bits >= by_chance.value) {
             ls_finding_set(

@@ -369,21 +369,24 @@ ROWS_TEST(validations_are_judged, validations)
 }
 
 /* Validations of 40 samples on one rank, of 30 on the other, and what they put together. */
-#define PART(rank, number, count)                                                         \
-    rank ": "                                                                             \
-         "{\"event\":\"data\",\"trained\":false,\"whole\":true,\"batch\":10,\"given\":4," \
-         "\"count\":" count ",\"steps\":[" number "," number "]}; "
+#define PART(rank, number, count, of)                                              \
+    rank ": {\"event\":\"data\",\"trained\":false,\"whole\":true,\"batch\":10," of \
+         "\"given\":4,\"count\":" count ",\"steps\":[" number "," number "]}; "
 #define SHARED(zero, one) "0: F S B K P Z" SUMMED(zero) "; 1: F S B K P Z" SUMMED(one)
-#define UNEQUAL(zero, one) \
-    PART("0", "1", "40")   \
-    PART("1", "1", "30")   \
-    PART("0", "2", "40") PART("1", "2", "30") SHARED(zero, one) "; " SHARED(zero, one)
+#define UNEQUAL_OF(a, b, zero, one) \
+    PART("0", "1", "40", a)         \
+    PART("1", "1", "30", b)         \
+    PART("0", "2", "40", a) PART("1", "2", "30", b) SHARED(zero, one) "; " SHARED(zero, one)
+#define ONE_SET "\"part\":{\"length\":70},"
+#define UNEQUAL(zero, one) UNEQUAL_OF(ONE_SET, ONE_SET, zero, one)
 
 static const calls_row parts[] = {
     {UNEQUAL("0.775", "0.633333325"), "evaluation.counted", LS_FAIL,
      "shares of their own samples after 2 validations: of 30 on one rank, of 40 on another .. "
      "train.py:28"},
     {UNEQUAL("77.5", "63.3333321"), "evaluation.counted", LS_FAIL, "of 30 on one rank"},
+    {UNEQUAL_OF("\"length\":40,", "\"length\":30,", "0.775", "0.633333325"), "evaluation.counted",
+     LS_WEAK, "right where each rank has a data set of its own"},
     /* of the samples of both; counts; a loss */
     {UNEQUAL("0.442857146", "0.271428585"), "evaluation.counted", LS_SKIP, ""},
     {UNEQUAL("30,40", "20,30"), "evaluation.counted", LS_SKIP, ""},

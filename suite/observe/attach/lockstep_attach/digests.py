@@ -131,7 +131,8 @@ class Digests:
     def _places(self, head):
         factors, count = self.places.get(head.device), head.numel()
         if factors is None or factors.numel() < count:
-            made = [key_weight(place) for place in range(count)]
+            # inputs of changing lengths: seldom made anew
+            made = [key_weight(place) for place in range(1 << count.bit_length())]
             factors = self.hub.torch.tensor(made, dtype=head.dtype, device=head.device)
             self.places[head.device] = factors
         return factors[:count]
