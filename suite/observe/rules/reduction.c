@@ -397,6 +397,18 @@ static bool is_another_sum(const ls_samples *samples, const tally *t)
            before_reduction(samples, t, LS_CALL_UNSCALE) < 0 && ls_by_hand_sums(samples->trace);
 }
 
+/* What is reduced is right, and each rank multiplies it by a number of its own: replicas.step. */
+static bool is_scaled_behind(const ls_samples *samples, const tally *t)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    for (int i = 0; i < rank->tensor_count && t->wrapped == 0 && t->hand->common == 0; i++) {
+        if (ls_by_hand_is_scaled(samples, rank->tensor[i].name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_finding *out)
 {
     guess best = best_guess(t);
@@ -592,6 +604,9 @@ void ls_rules_reduction_mean(const ls_observe_trace *trace, ls_observe_finding *
                            "the script sums something else than the gradients that backward gave "
                            "(%s), and all ranks step by that",
                            hand.at);
+        } else if (t.wrong > 0 && is_scaled_behind(&samples, &t)) {
+            ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+                           "each rank multiplies what is reduced by a number of its own");
         } else if (t.wrong > 0) {
             ls_verdict_fail(&out->verdict, "step %lld, rank %d: %s; so in %d of %lld tensors: %s",
                             (long long)t.step, t.rank, t.first, t.wrong,

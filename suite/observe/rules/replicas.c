@@ -538,35 +538,6 @@ static bool has_gradient(const ls_samples *samples, const char *name)
     return some;
 }
 
-static const ls_tol scaled = LS_TOL(8, "elements that one factor fits, and roundings of each");
-
-/* Whether all ranks step by one gradient of that parameter, but for a factor of each. */
-static bool is_scaled(const ls_samples *samples, const char *name)
-{
-    ls_values first = ls_samples_read(samples->file[0], "used", name, NULL);
-    bool fits = first.v != NULL && !ls_samples_overflow(&first);
-    int most = 0;
-    for (int k = 1; k < samples->world && fits; k++) {
-        ls_values its = ls_samples_read(samples->file[k], "used", name, NULL);
-        double product = 0, square = 0;
-        int some = 0;
-        fits = its.v != NULL && its.count == first.count;
-        for (int64_t i = 0; fits && i < first.count; i++) {
-            product += its.v[i] * first.v[i];
-            square += first.v[i] * first.v[i];
-            some += first.v[i] != 0;
-        }
-        for (int64_t i = 0; fits && i < first.count; i++) {
-            double error = fabs(its.v[i] - product / square * first.v[i]);
-            fits = error <= scaled.value * first.unit.u * fabs(its.v[i]);
-        }
-        most = some > most ? some : most;
-        ls_samples_free(&its);
-    }
-    ls_samples_free(&first);
-    return fits && most >= scaled.value;
-}
-
 static void fail_replicated(const ls_samples *samples, ls_job_names *names, const char *first,
                             bool made, ls_observe_finding *out)
 {
@@ -615,7 +586,8 @@ static bool judge_replicated(const ls_observe_trace *trace, ls_observe_finding *
         for (int i = 0; i < trace->rank[0].tensor_count && samples.count == trace->world; i++) {
             const char *name = trace->rank[0].tensor[i].name;
             bool own = is_same(&samples, "local", name) == 1;
-            if (is_same(&samples, "param", name) == 1 && (own || is_scaled(&samples, name)) &&
+            if (is_same(&samples, "param", name) == 1 &&
+                (own || ls_by_hand_is_scaled(&samples, name)) &&
                 is_same(&samples, "used", name) == 0 && is_same(&samples, "next", name) == 0 &&
                 has_gradient(&samples, name)) {
                 first = first == NULL || (own && !made) ? name : first;

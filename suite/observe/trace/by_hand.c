@@ -185,6 +185,36 @@ static bool compare(const ls_samples *samples, const char *group, const char *na
     return first != NULL;
 }
 
+static const ls_tol scaled = LS_TOL(8, "elements that one factor fits, and roundings of each");
+
+bool ls_by_hand_is_scaled(const ls_samples *samples, const char *name)
+{
+    ls_values first = ls_samples_read(samples->file[0], "used", name, NULL);
+    bool fits = first.v != NULL && !ls_samples_overflow(&first);
+    int most = 0;
+    bool apart = false;
+    for (int k = 1; k < samples->world && fits; k++) {
+        ls_values its = ls_samples_read(samples->file[k], "used", name, NULL);
+        double product = 0, square = 0;
+        int some = 0;
+        fits = its.v != NULL && its.count == first.count;
+        for (int64_t i = 0; fits && i < first.count; i++) {
+            product += its.v[i] * first.v[i];
+            square += first.v[i] * first.v[i];
+            some += first.v[i] != 0;
+        }
+        for (int64_t i = 0; fits && i < first.count; i++) {
+            double error = fabs(its.v[i] - product / square * first.v[i]);
+            fits = error <= scaled.value * first.unit.u * fabs(its.v[i]);
+        }
+        most = some > most ? some : most;
+        apart = apart || !(fabs(product / square - 1) < 0x1p-12);
+        ls_samples_free(&its);
+    }
+    ls_samples_free(&first);
+    return fits && apart && most >= scaled.value;
+}
+
 typedef struct votes {
     int common, apart;
     bool seen, differs; /* before the first step */

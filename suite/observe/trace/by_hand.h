@@ -19,6 +19,8 @@ typedef struct ls_by_hand {
 /* Nothing is common where the job has one rank or a model in DistributedDataParallel. */
 void ls_by_hand_look(const ls_observe_trace *trace, ls_by_hand *out);
 void ls_by_hand_free(ls_by_hand *by_hand);
+/* Whether all ranks step by one gradient of that parameter, but for a factor of each. */
+bool ls_by_hand_is_scaled(const ls_samples *samples, const char *name);
 /* The first detailed step after `after` in which a common tensor differs between ranks in that
  * group of samples ("param", "next", "next_state"), with the names; 0: none. */
 int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_hand, int64_t after,

@@ -82,7 +82,7 @@ typedef enum fake_fault {
     FAULT_HAND_SHARDED,  /* right: each rank is given its part by a sharded optimizer */
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
-    FAULT_HAND_SCALED,   /* reduced, then each rank a factor of its own */
+    FAULT_HAND_SCALED,   /* FAULT_HAND_PART, and then each rank a factor of its own */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
     FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
@@ -284,7 +284,8 @@ static inline void fake_reduce(fake_state *s, int step)
             for (int i = 0; i < fake_count[t]; i++) {
                 float mean = fake_mean(s, t, i);
                 bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
-                           fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_FROZEN);
+                           fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_HAND_SCALED) ||
+                           fake_is(s, FAULT_FROZEN);
                 bool own = fake_keeps_own(s) || (one && t == 1);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||

@@ -242,9 +242,11 @@ static const struct {
      "step 1: the ranks hold equal values and make equal gradients of 3 parameters"},
     {PLAIN(FAULT_HAND_DRIFT), "replicas.step", LS_FAIL, "times 1 on rank 0, 0.5 on rank 1"},
     {PLAIN(FAULT_HAND_SCALED), "replicas.step", LS_FAIL,
-     "step 1: the ranks hold equal values and share equal gradients of 3 parameters, and step by "
-     "different ones: fc.weight, fc.bias, head.weight | behind the reduction each rank multiplies "
+     "step 1: the ranks hold equal values and share equal gradients of 2 parameters, and step by "
+     "different ones: fc.weight, head.weight | behind the reduction each rank multiplies "
      "them by a number of its own"},
+    {PLAIN(FAULT_HAND_SCALED), "reduction.mean", LS_UNSUPPORTED,
+     "each rank multiplies what is reduced by a number of its own"},
     {CLIPPED(FAULT_MAX, 0.0625), "optimizer.clip", LS_PASS,
      "12 clipped tensors recomputed, and 0 norms"},
     {CLIPPED(FAULT_VALUE_OTHER, 0.0625), "optimizer.clip", LS_FAIL,
