@@ -340,6 +340,46 @@ static bool judge_opens(const ls_observe_trace *trace, ls_observe_finding *out)
     return false;
 }
 
+/* The first call in which ranks meet of the step that a rank did not end, but by an exception. */
+static bool find_unfinished(const ls_observe_trace *trace, int rank, ls_call *found)
+{
+    const ls_event *event, *call;
+    ls_event_each(event, ls_trace_events(&trace->rank[rank], unfinished)) {
+        ls_event_each(call, ls_event_list(event, calls)) {
+            *found = ls_trace_call(call);
+            if (is_meeting(trace, &trace->rank[rank], found)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* A rank that has ended by itself after as many steps as another one, which was in the next. */
+static bool judge_gone(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_call waits, none;
+    for (int k = 0; k < trace->world; k++) {
+        for (int gone = 0; gone < trace->world; gone++) {
+            if (!trace->rank[gone].record->ended || find_unfinished(trace, gone, &none) ||
+                is_unseen(trace, gone, out) || !find_unfinished(trace, k, &waits)) {
+                continue;
+            }
+            ls_finding_set(
+                out, LS_FAIL, waits.at,
+                "a rank ends its loop by what it alone knows (its own loss, score or data), or by "
+                "an exception: the others wait for it",
+                "decide alike on all ranks: reduce what the decision is made of, or broadcast "
+                "rank 0's",
+                "the job failed behind step %lld: rank %d was in %s of the next one, rank %d had "
+                "ended",
+                (long long)steps_of(&trace->rank[k]), k, name_of(&waits), gone);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A loader raised, the script caught it, and no rank made a further step: the training was over,
  * and the job ended with 0. */
 static void judge_raised(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -387,6 +427,8 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
         ls_verdict_fail(&out->verdict,
                         "the job failed after step %lld, where the data of a rank had ended",
                         (long long)steps_of(&trace->rank[least]));
+    } else if (!ls_job_ended_well(trace) && judge_gone(trace, out)) {
+        return;
     }
     ls_verdict_pass(&out->verdict, steps_of(&trace->rank[least]) * trace->world,
                     "%lld steps on each of %d ranks", (long long)steps_of(&trace->rank[least]),

@@ -350,6 +350,10 @@ TEST(samples_show_what_was_left)
 #define STREAMS(zero, one) "3x F S B K P Z; 0: " STREAM(zero, "3") "; 1: " STREAM(one, "2")
 #define HANGS "F S B K P A Z; 0: F S B K P A Z; 1: F S B K P Z; 0: F S B K P A Z"
 
+#define THIRD                                                                    \
+    "{\"event\":\"unfinished\",\"calls\":[{\"call\":\"backward\",\"sync\":true," \
+    "\"at\":\"train.py:21\"}]}"
+
 /* Of jobs that failed. */
 static const calls_row failed[] = {
     {HANGS "; 1: {\"event\":\"attach\",\"error\":\"no DTensor\",\"quiet\":true,\"at\":\"\"}",
@@ -377,6 +381,10 @@ static const calls_row failed[] = {
     {UNEVEN(""), "order.steps", LS_FAIL,
      "the job failed after step 1, where the data of a rank had ended | uneven inputs: rank 0 drew "
      "20 samples in a pass, rank 1 drew 24 | train.py:12"},
+    /* a rank that is in its third step, and one that is not, or is too */
+    {"2x F S B K P Z; 0: " THIRD, "order.steps", LS_FAIL,
+     "behind step 2: rank 0 was in backward() of the next one, rank 1 had ended .. train.py:21"},
+    {"2x F S B K P Z; " THIRD, "order.steps", LS_PASS, ""},
 };
 
 ROWS_TEST(failed_jobs_name_the_difference, failed)
