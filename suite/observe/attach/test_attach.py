@@ -7,6 +7,7 @@ random numbers are the same to the bit, and the events keep to events.md.
 import glob
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -1447,11 +1448,40 @@ def data_sets_are_named(context):
     assert Sources(torch).members(parts[1])["part"] == part
 
 
+class Called(Listed):
+    def __getitem__(self, index):
+        return self.entries[index]()
+
+
+@test
+def loops_say_what_they_draw(context):
+    from lockstep_attach.draws import Draws
+
+    steps = types.SimpleNamespace(comes_in_detail=lambda: False)
+    draws, entries = Draws(types.SimpleNamespace(torch=torch, steps=steps)), []
+    for given, seed in ((1, None), (2, 3), (3, None)):
+        draws.batch(types.SimpleNamespace(number=0, given=given))
+        if seed is not None:
+            torch.manual_seed(seed)
+        torch.rand(5), random.random()
+        entries.append({})
+        draws.forward(entries[-1], 4)
+    first, second, third = entries
+    assert [(name, count) for name, _, count in first["drawn"]] == [("torch", 5), ("random", 1)]
+    assert [(name, count) for name, _, count in second["drawn"]] == [("torch", None), ("random", 1)]
+    assert first["samples"] == 4 and first["begins"] != second["begins"] and not third
+
+
 @test
 def workers_say_what_they_draw(context):
+    from lockstep_attach import collate
     from lockstep_attach.workers import Workers, states_of
 
-    hub = types.SimpleNamespace(torch=torch, settings=types.SimpleNamespace(directory=context.root))
+    def noisy(samples):
+        return torch.rand(9)
+
+    settings = types.SimpleNamespace(directory=context.root)
+    hub = types.SimpleNamespace(torch=torch, settings=settings, quiet=False)
     workers, kinds = Workers(hub), torch.utils.data.dataloader._DatasetKind
     dataset, original = Listed(list(range(20))), kinds.create_fetcher
     assert {"torch", "random"} < set(states_of(torch, dataset))
@@ -1460,12 +1490,19 @@ def workers_say_what_they_draw(context):
         loader = torch.utils.data.DataLoader(dataset, batch_size=5, num_workers=2)
         iterator = iter(loader)
         assert len(list(iterator)) == 4
+        workers.seen.add(collate.code_of(noisy))
+        for entries, expected in ((Called([random.random] * 2), ["random"]), ([1, 2], [])):
+            alone = iter(torch.utils.data.DataLoader(entries, 2, collate_fn=noisy))
+            assert len(next(alone)) == 9
+            number, used, many, left = alone._dataset_fetcher.drew[0]
+            assert (number, many) == (-1, bool(expected)), (number, many)
+            assert list(used) == list(left) == expected, used
     finally:
         kinds.create_fetcher = staticmethod(original)
     drawn = workers.of(iterator._base_seed)["random"]
     assert sorted(worker for worker, *_ in drawn) == [0, 1]
-    assert all("random" in states for _, states, _ in drawn), drawn
-    assert not any(many for *_, many in drawn), drawn  # by the process's generators
+    assert all("dataset.random" in states for _, states, *_ in drawn), drawn
+    assert not any(many for _, _, many, _ in drawn), drawn  # by the process's generators
     workers.finish()
     assert not os.path.exists(workers.path(os.getpid()))
 

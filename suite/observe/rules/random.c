@@ -12,6 +12,8 @@
 static const ls_tol for_each_sample =
     LS_TOL(2, "numbers for each sample: a choice for the batch takes a few in all, a permutation "
               "of it one each");
+static const ls_tol for_a_batch =
+    LS_TOL(16, "numbers in all: a share, a box and a permutation of two samples take about ten");
 static const ls_tol steps_alike =
     LS_TOL(2, "steps: a script may seed all ranks alike for its first one");
 
@@ -78,8 +80,9 @@ static void judge_passes(int rank, const ls_event *before, const ls_event *data,
     const ls_event *a, *b;
     ls_event_each(a, ls_event_list(before, random)) {
         ls_event_each(b, ls_event_list(data, random)) {
-            const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
-            *compared += number_of(a) == number_of(b);
+            bool same = number_of(a) == number_of(b) && number_of(a) >= 0;
+            const char *name = same ? shared(a, b) : NULL;
+            *compared += same;
             if (name == NULL || !ls_verdict_good(out->verdict.code)) {
                 continue;
             }
@@ -123,18 +126,27 @@ static bool is_fetched(const ls_event *data)
            ls_event_count(ls_event_list(data, random)) > 0;
 }
 
+/* The generator that both drew from for all samples: not seeded meanwhile, as by an index. */
 static const char *drawn_by_workers(const ls_event *mine, const ls_event *theirs)
 {
     const ls_event *a, *b;
-    const char *name = NULL;
     ls_event_each(a, ls_event_list(mine, random)) {
         ls_event_each(b, ls_event_list(theirs, random)) {
-            bool same = ls_event_number_at(a, 0) == ls_event_number_at(b, 0) &&
-                        ls_event_to_bool(ls_event_at(a, 2), false);
-            name = name == NULL && same ? shared(a, b) : name;
+            const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
+            const ls_event *left = name == NULL ? NULL : ls_event_find(ls_event_at(a, 3), name);
+            bool goes_on =
+                left == NULL || ls_event_equal(left, ls_event_find(ls_event_at(b, 3), name));
+            if (name != NULL && goes_on && ls_event_to_bool(ls_event_at(a, 2), false)) {
+                return name;
+            }
         }
     }
-    return name;
+    return NULL;
+}
+
+static bool has_workers(const ls_event *data)
+{
+    return number_of(ls_event_first(ls_event_list(data, random))) >= 0;
 }
 
 static void judge_workers(const ls_observe_trace *trace, int rank, int *compared,
@@ -149,7 +161,16 @@ static void judge_workers(const ls_observe_trace *trace, int rank, int *compared
         }
         ++*compared;
         const char *name = drawn_by_workers(mine, theirs);
-        if (name != NULL) {
+        if (name != NULL && !has_workers(mine)) {
+            ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
+            ls_finding_set(out, LS_FAIL, ls_job_data_place(mine, built),
+                           "all ranks draw the same random numbers: other samples are changed in "
+                           "the same way on each rank",
+                           seed_ranks,
+                           "pass %d: the data sets of ranks 0 and %d draw the same random numbers "
+                           "(%.60s), for other samples",
+                           ls_event_int(mine, pass, 0), rank, name);
+        } else if (name != NULL) {
             ls_finding_set(out, LS_FAIL, ls_job_data_place(mine, built),
                            "the workers of all ranks are seeded alike: other samples are changed "
                            "in the same way on each rank",
@@ -167,23 +188,25 @@ static void judge_workers(const ls_observe_trace *trace, int rank, int *compared
 /* Two ranks' calls in one place of a step: from which generator both drew, or NULL. */
 static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *several)
 {
-    const ls_event *one, *other;
+    const ls_event *one, *other, *found = NULL;
+    double each = for_each_sample.value * ls_event_number(a->json, samples, INFINITY);
+    *several = false;
     ls_event_each(one, ls_event_list(a->json, drawn)) {
         ls_event_each(other, ls_event_list(b->json, drawn)) {
-            const char *name = ls_event_to_text(ls_event_at(one, 0), "");
-            const char *state = ls_event_to_text(ls_event_at(one, 1), "");
-            if (strcmp(name, ls_event_to_text(ls_event_at(other, 0), "?")) == 0 &&
-                strcmp(state, ls_event_to_text(ls_event_at(other, 1), "?")) == 0) {
-                double numbers = ls_event_number_at(one, 2); /* NaN of a GPU's */
-                double samples = ls_event_number(a->json, samples, INFINITY);
-                *several = numbers >= for_each_sample.value * samples;
-                return one;
+            bool same = ls_event_equal(ls_event_at(one, 0), ls_event_at(other, 0)) &&
+                        ls_event_equal(ls_event_at(one, 1), ls_event_at(other, 1));
+            double numbers = ls_event_number_at(one, 2); /* NaN: not known */
+            if (same && !*several) {
+                found = one;
+                *several = numbers >= fmax(each, for_a_batch.value);
             }
         }
     }
-    return NULL;
+    return found;
 }
 
+/* Of the last steps, before which one differed, or which are all: ranks may be seeded alike in the
+ * middle of a job. */
 typedef struct draws {
     int compared, alike, several; /* steps in which both drew; from one state; for each sample */
     int begun, begun_alike;       /* forwards that could draw; of them, in one state */
@@ -191,6 +214,32 @@ typedef struct draws {
     const ls_call *call;
     const char *generator;
 } draws;
+
+static void add_draws(draws *d, const ls_observe_step *step, const ls_call *a, const ls_call *b)
+{
+    bool several;
+    if (ls_event_has(a->json, begins) && ls_event_has(b->json, begins)) {
+        d->begun++;
+        d->begun_alike = ls_event_same(a->json, b->json, begins) ? d->begun_alike + 1 : 0;
+    }
+    if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn)) {
+        return;
+    }
+    const ls_event *found = drawn_alike(a, b, &several);
+    d->compared++;
+    if (found == NULL) {
+        d->alike = d->several = 0;
+        d->call = NULL;
+        return;
+    }
+    d->alike++;
+    d->several += several;
+    if (several && d->call == NULL) {
+        d->call = a;
+        d->step = step->step->step;
+        d->generator = ls_event_to_text(ls_event_at(found, 0), "");
+    }
+}
 
 /* The training forwards of all steps of two ranks. */
 static draws compare(const ls_observe_trace *trace, int rank)
@@ -202,23 +251,8 @@ static draws compare(const ls_observe_trace *trace, int rank)
         for (const ls_call *a = ls_trace_next_kind(step, LS_CALL_FORWARD, NULL);
              a != NULL && b != NULL; a = ls_trace_next_kind(step, LS_CALL_FORWARD, a),
                            b = ls_trace_next_kind(other, LS_CALL_FORWARD, b)) {
-            bool several = false,
-                 data = !ls_event_has(a->json, input) || !ls_event_same(a->json, b->json, input);
-            if (data && ls_event_has(a->json, begins) && ls_event_has(b->json, begins)) {
-                d.begun++;
-                d.begun_alike += ls_event_same(a->json, b->json, begins);
-            }
-            if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn) || !data) {
-                continue;
-            }
-            const ls_event *found = drawn_alike(a, b, &several);
-            d.compared++;
-            d.alike += found != NULL;
-            d.several += several;
-            if (several && d.call == NULL) {
-                d.call = a;
-                d.step = step->step->step;
-                d.generator = ls_event_to_text(ls_event_at(found, 0), "");
+            if (!ls_event_has(a->json, input) || !ls_event_same(a->json, b->json, input)) {
+                add_draws(&d, step, a, b);
             }
         }
     }
@@ -244,7 +278,7 @@ static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d,
 {
     const ls_event *noise = noise_of(&trace->rank[0]);
     *compared += noise != NULL ? d->begun : 0;
-    if (noise == NULL || d->begun_alike < steps_alike.value || d->begun_alike < d->begun) {
+    if (noise == NULL || d->begun_alike < steps_alike.value) {
         return;
     }
     ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
@@ -264,7 +298,7 @@ static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
     draws outside = compare(trace, rank);
     *compared += outside.compared;
     judge_noise(trace, rank, &outside, compared, out);
-    if (outside.several >= steps_alike.value && outside.alike == outside.compared) {
+    if (outside.several >= steps_alike.value) {
         ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
         ls_finding_set(out, LS_FAIL, outside.call->at,
                        "all ranks draw the same random numbers: noise or masks are equal on them, "

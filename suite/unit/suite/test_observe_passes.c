@@ -459,6 +459,13 @@ ROWS_TEST(workers_draw_their_own, drew)
     "]],; "                                                                                    \
     "1:=DistributedSampler 64 8 1 2 1 \"random\":[[0,{\"torch\":\"" b "\"}," many "]],"
 #define OF_RANKS(a, b) WORKERS(a, b, "true")
+/* Without workers; the states after the first batch. */
+#define ALONE(rank, left)                                                                  \
+    rank ":=DistributedSampler 64 8 " rank " 2 1 \"random\":[[-1,{\"random\":\"a\"},true," \
+         "{\"random\":\"" left "\"}]],"
+#define DATA_SET(a, b) "F S B K P Z; " ALONE("0", a) "; " ALONE("1", b)
+#define MIXED(numbers) \
+    "F{\"drawn\":[[\"random\",\"a\",1],[\"torch\",\"b\"," numbers "]],\"samples\":4} S B K P Z"
 #define FEW(a, b) WORKERS(a, b, "false")
 
 static const calls_row drawn[] = {
@@ -475,6 +482,15 @@ static const calls_row drawn[] = {
      ""},
     {"2x F{\"drawn\":[[\"torch\",\"a\",32]],\"samples\":16,\"input\":\"e\"} S B K P Z",
      "data.random", LS_SKIP, ""},
+    /* seeded alike in the middle of the job; once; few numbers in all, from one of two */
+    {RANKS(DREW("a3", "32"), DREW("b3", "32")) "; " SEED("7") NOISE("a", "a", "32"), "data.random",
+     LS_FAIL, "step 2: .. in 2 of 3 steps .. train.py:3"},
+    {RANKS(DREW("a3", "32"), DREW("b3", "32")) "; " RANKS(DREW("a", "32"), DREW("a", "32")),
+     "data.random", LS_PASS, ""},
+    {RANKS(MIXED("12"), MIXED("12")) "; " RANKS(MIXED("12"), MIXED("12")), "data.random", LS_PASS,
+     ""},
+    {RANKS(MIXED("16"), MIXED("16")) "; " RANKS(MIXED("16"), MIXED("16")), "data.random", LS_FAIL,
+     "generator (torch)"},
     /* noise of the model's own: of samples; one number each; a step that differs; one step */
     {SEED("7") NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL,
      "begin 2 of 2 forwards in one state .. draws 32 normal numbers for 16 samples (randn) | .. | "
@@ -484,10 +500,15 @@ static const calls_row drawn[] = {
     {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b") BEGUN("c", "d"), "data.random", LS_PASS,
      "3 workers, passes and steps"},
     {NORMAL("32") BEGUN("a", "a"), "data.random", LS_PASS, "1 workers"},
+    {NORMAL("32") BEGUN("c", "d") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL,
+     "begin 2 of 3"},
     {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
     /* a choice for the batch */
     {FEW("a", "a"), "data.random", LS_PASS, ""},
     {OF_RANKS("a", "b"), "data.random", LS_PASS, "1 workers, passes and steps"},
+    /* in the process of the loop; seeded by each index */
+    {DATA_SET("b", "b"), "data.random", LS_FAIL, "the data sets of ranks 0 and 1 .. (random)"},
+    {DATA_SET("b", "c"), "data.random", LS_PASS, "1 workers, passes and steps"},
 };
 
 CALLS_TEST(ranks_draw_their_own, drawn)

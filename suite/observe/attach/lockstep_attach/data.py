@@ -47,6 +47,7 @@ class Pass:
         self.trained = None  # whether a backward pass had run when the last batch was given
         self.keys = None
         self.collated = []  # what collate.py found in this process
+        self.random = []  # what the data set drew from in this process
         self.passes = self.first = None
         self.seen = 0  # backward passes when the last batch was given
         self.used = []  # the first and the last batch behind which one ran
@@ -179,8 +180,10 @@ class Data:
             if getattr(result, "_auto_collation", True):
                 entry.keys = Keys(self.hub.torch, entry.facts.get("length"))
         self.workers.seen.add(collate.code_of(loader.collate_fn))
-        again = getattr(getattr(result, "_dataset_fetcher", None), "again", None)
+        fetcher = getattr(result, "_dataset_fetcher", None)  # of this process
+        again = getattr(fetcher, "again", None)
         entry.collated = again.found if again is not None else []
+        entry.random = getattr(fetcher, "drew", [])
 
     def _sampler(self, loader):
         batches = loader.batch_sampler
@@ -328,7 +331,7 @@ class Data:
         if error is None:
             self._content(args[0], result)
             self.hub.misuse.batch(result)
-            self.hub.draws.batch()
+            self.hub.draws.batch(self.open.get(id(args[0])))
         if error is not None and not isinstance(error, StopIteration):
             entry = self.open.get(id(args[0]))
             if entry is not None:
@@ -366,8 +369,8 @@ class Data:
         else:
             event["indices"] = False
         said = entry.facts.get("workers") and self.workers.of(entry.facts.get("base_seed")) or {}
-        if said.get("random"):
-            event["random"] = said["random"]
+        if said.get("random") or entry.random:
+            event["random"] = said.get("random") or entry.random
         found, entry.collated[:] = [*entry.collated, *said.get("collated", ())], []
         if found:
             event["collated"] = found

@@ -1,14 +1,20 @@
-"""How far torch's generators of random numbers go in a detailed step from the batch to the forward
-(noise, masks). Of ranks that begin in the same state what they draw is equal.
+"""How far the process's generators of random numbers go from a batch to its forward (noise, masks),
+in detailed steps and behind the first batches of passes. Of ranks that begin in the same state what
+they draw is equal.
 """
 
 import hashlib
+import random
+import sys
 
 from .wrapping import given
 
 SEEDS = 16  # calls that are written
 PERIOD = 624  # numbers that the generator of a CPU makes at once
-LEFT = slice(8, 12)  # of its state: a 32-bit count of those that are left
+SEEDED = slice(0, 8)  # of its state: the seed
+LEFT = slice(8, 12)  # a 32-bit count of those that are left
+WORDS = ("random", "numpy.random")  # generators whose state ends with the place in it
+PASSES, BATCHES = 16, 2  # of which the first ones are looked at
 
 
 def _digest(data):
@@ -31,9 +37,10 @@ class Draws:
         if self.seeds <= SEEDS and isinstance(seed, int):
             self.hub.put("seed", at=self.hub.places.here(), seed=seed)
 
-    def batch(self):
-        """The loop gets a batch."""
-        self.state = self._states() if self.hub.steps.comes_in_detail() else None
+    def batch(self, of):
+        """The loop gets a batch of that pass."""
+        early = of is not None and of.number < PASSES and of.given <= BATCHES
+        self.state = self._states() if early or self.hub.steps.comes_in_detail() else None
 
     def forward(self, entry, samples):
         """The first of the batch."""
@@ -42,28 +49,39 @@ class Draws:
         before, self.state, drawn = self.state, None, []
         now = self._states()
         for name, state in before.items():
-            after = now.get(name)
-            if isinstance(state, tuple):
-                if after is not None and state != after:
-                    drawn.append([name, "%x:%x" % state, None])
-            elif not self.hub.torch.equal(state, after):
-                digest = _digest(bytes(state.tolist()))
-                drawn.append([name, digest, self._count(state, after)])
+            found = self._moved(name, state, now[name]) if name in now else None
+            drawn += [[name, *found]] if found is not None else []
         if drawn:
             entry.update(drawn=drawn, samples=samples)
-        if self.hub.steps.now.detail:
-            words = [str(one if isinstance(one, tuple) else one.tolist()) for one in now.values()]
-            entry["begins"] = _digest(" ".join(words).encode())
+        words = [str(_plain(now[name])) for name in now if name not in WORDS]
+        entry["begins"] = _digest(" ".join(words).encode())
 
     def _states(self):
-        torch = self.hub.torch
-        out = {"torch": torch.default_generator.get_state()}
+        torch, numpy = self.hub.torch, sys.modules.get("numpy")
+        out = {"torch": torch.default_generator.get_state(), "random": random.getstate()[1]}
+        if numpy is not None:
+            _, keys, place, *_ = numpy.random.get_state()
+            out["numpy.random"] = (keys.tobytes(), place)
         if torch.cuda.is_initialized() and hasattr(torch.Generator, "get_offset"):
             for place, one in enumerate(torch.cuda.default_generators):
                 out["cuda:%d" % place] = (one.initial_seed(), one.get_offset())
         return out
 
-    def _count(self, before, after):
-        """Numbers, or so many less by a multiple of PERIOD."""
-        kind = self.hub.torch.int32
-        return (int(before[LEFT].view(kind)) - int(after[LEFT].view(kind))) % PERIOD
+    def _moved(self, name, before, after):
+        """Where numbers were drawn: a name of the state before, and how many, or so many less by a
+        multiple of PERIOD; None: not known.
+        """
+        if name in WORDS:
+            words = (after[-1] - before[-1]) % PERIOD  # two of them make a number
+            return (_digest(repr(before).encode()), words // 2) if before != after else None
+        if isinstance(before, tuple):
+            return ("%x:%x" % before, None) if before != after else None
+        if self.hub.torch.equal(before, after):
+            return None
+        kind, same = self.hub.torch.int32, before[SEEDED].equal(after[SEEDED])
+        left = (int(before[LEFT].view(kind)) - int(after[LEFT].view(kind))) % PERIOD
+        return _digest(bytes(before.tolist())), left if same else None
+
+
+def _plain(state):
+    return state if isinstance(state, tuple) else state.tolist()

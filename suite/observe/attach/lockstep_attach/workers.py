@@ -1,8 +1,10 @@
 """Which random numbers the workers of a loader draw: a digest of each generator's state where a
 worker begins, and whether its first batch has changed it. A worker writes one line for its process
-into a file of the process that reads it.
+into a file of the process that reads it. Of a loader without workers the same of its data set, at
+the first batch of a pass.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -15,6 +17,7 @@ from . import collate
 PERIOD = 624  # numbers that a Mersenne Twister makes at once
 MOST = 8  # generators of a data set's own
 DEPTH = 3  # data sets within data sets, and what they are made of
+PASSES = 64  # without workers, that are looked at
 
 
 def _digest(value):
@@ -66,7 +69,7 @@ def states_of(torch, dataset):
         state = numpy.random.get_state()
         out["numpy.random"] = _digest([state[1].tolist(), state[2:]])
     own = {}
-    _own(torch, dataset, "", 0, own)
+    _own(torch, dataset, "dataset.", 0, own)
     return {**out, **own}
 
 
@@ -79,6 +82,17 @@ def _positions(torch):
     return out + [numpy.random.get_state()[2]] if numpy is not None else out
 
 
+def _said(torch, info, before, dataset, many):
+    """Of generators that were drawn from. Torch's has another seed if it was seeded meanwhile; of
+    others the state that they are in tells that of two ranks.
+    """
+    after = states_of(torch, dataset)
+    used = {k: state for k, state in sorted(before.items()) if after.get(k) != state}
+    left = {**after, "torch": _digest(torch.initial_seed())}
+    number = info.id if info is not None else -1
+    return [number, used, many, {k: left[k] for k in used if k in left}]
+
+
 class Workers:
     """In the process of the loop, and in that of each worker."""
 
@@ -87,6 +101,7 @@ class Workers:
         self.offset = 0
         self.lines = []
         self.seen = set()  # code of collate functions that a pass was looked at of
+        self.passes = 0  # without workers
 
     def install(self):
         """By hand: the other stand-ins are silent in a worker."""
@@ -97,7 +112,7 @@ class Workers:
         def create_fetcher(kind, dataset, *args, **kwargs):
             fetcher = original(kind, dataset, *args, **kwargs)
             try:
-                workers.watch(fetcher, dataset)
+                workers.watch(fetcher, dataset, kind == kinds.Map)
                 workers.watch_collate(fetcher)
             except Exception:  # a generator of a kind that is not foreseen
                 pass
@@ -125,33 +140,58 @@ class Workers:
 
         fetcher.collate_fn = fetcher.again = collate.Again(self.hub, fetcher, say)
 
-    # ---- in a worker -----------------------------------------------------------------------------
-
-    def watch(self, fetcher, dataset):
+    def watch(self, fetcher, dataset, is_map):
+        """The first batch. In the process of the loop what the data set draws for it: not what the
+        collate function does, such as a mask.
+        """
         torch = self.hub.torch
         info = torch.utils.data.get_worker_info()
-        if info is None:
+        if info is None and (self.hub.quiet or not is_map or self.passes == PASSES):
             return
-        before = states_of(torch, dataset)
-        fetch = fetcher.fetch
+        fetch, fetcher.drew = fetcher.fetch, []
+        self.passes += 1
 
         def first(index):
             del fetcher.fetch  # the class's own from here on
-            positions, samples = _positions(torch), len(index) if hasattr(index, "__len__") else 1
-            data = fetch(index)
+            collate_fn, look = fetcher.collate_fn, self._begin(info, dataset, index, fetcher.drew)
+
+            def collated(data):
+                fetcher.collate_fn = collate_fn
+                look()
+                return collate_fn(data)
+
+            if info is None:
+                fetcher.collate_fn = collated
             try:
-                drawn = [(b - a) % PERIOD for a, b in zip(positions, _positions(torch))]
-                many = max(drawn) >= samples
-                self.report(info, before, states_of(torch, dataset), many)
-            except Exception:  # a full disk
-                pass
+                data = fetch(index)
+            finally:
+                if fetcher.collate_fn is collated:
+                    fetcher.collate_fn = collate_fn
+            if info is not None:
+                look()
             return data
 
         fetcher.fetch = first
 
-    def report(self, info, before, after, many):
-        used = {k: state for k, state in sorted(before.items()) if after.get(k) != state}
-        self.write({"seed": info.seed - info.id, "random": [info.id, used, many]})
+    def _begin(self, info, dataset, index, drew):
+        """What is to be called when the batch has been fetched; it adds to `drew`."""
+        torch = self.hub.torch
+        begun = []
+
+        def look():
+            with contextlib.suppress(Exception):  # a generator that is not foreseen, a full disk
+                before, positions = begun
+                drawn = [(b - a) % PERIOD for a, b in zip(positions, _positions(torch))]
+                samples = len(index) if hasattr(index, "__len__") else 1
+                drew.append(_said(torch, info, before, dataset, max(drawn) >= samples))
+                if info is not None:
+                    self.write({"seed": info.seed - info.id, "random": drew[0]})
+
+        with contextlib.suppress(Exception):
+            begun += states_of(torch, dataset), _positions(torch)
+        return look
+
+    # ---- in a worker -----------------------------------------------------------------------------
 
     def write(self, line):
         parent = sys.modules["multiprocessing.process"].parent_process()
