@@ -1237,6 +1237,34 @@ def odd_jobs_stay_as_they_are(context):
 
 
 @test
+def validations_call_the_module_inside(context):
+    code = """
+from torch.utils.data import DataLoader, TensorDataset
+class Draws(Net):
+    def forward(self, x):
+        y = F.dropout(super().forward(x), 0.1)
+        return y if random.random() < 0.5 else 2 * y
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+random.seed(0)
+model = nn.parallel.DistributedDataParallel(Draws())
+optimizer = sgd(model)
+train(model, optimizer, 3)
+model.module.eval()
+with torch.no_grad():
+    print([model.module(x).sum().item() for x, _ in DataLoader(TensorDataset(inputs, targets), 16)])
+train(model, optimizer, 3)
+"""
+    done, said = with_and_without(context.root, "inside", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    assert done[0].stdout == done[1].stdout, done
+    kinds = {event["kind"]: event.get("name") for event in said if event["event"] == "misuse"}
+    assert kinds == {"dropout_in_eval": None, "choice_in_eval": "random"}, kinds
+    calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
+    assert [call["mode"] for call in calls if "mode" in call] == ["eval"], calls
+
+
+@test
 def settings_of_other_kinds(context):
     """Left out: what a class keeps under the name of a known setting, of another kind."""
     code = """

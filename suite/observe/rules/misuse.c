@@ -113,6 +113,11 @@ static const struct {
      "another result each time",
      "dropout_p of scaled_dot_product_attention is a number that eval() does not reach",
      "dropout_p=self.p if self.training else 0.0"},
+    {"validation.mode", "choice_in_eval",
+     "forwards in eval mode and without autograd draw a few random numbers for a whole batch "
+     "({name}): the same batch gives another result each time",
+     "a choice that eval() does not reach: layers that are skipped, or a masked input",
+     "choose at random where self.training is set, and nowhere else", GUESSED},
     {"optimizer.covered", "frozen_by_name",
      "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",

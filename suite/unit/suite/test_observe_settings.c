@@ -465,6 +465,8 @@ static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
     {MISUSE("\"kind\":\"attention_in_eval\""), "validation.mode", LS_FAIL,
      "rank 0: attention drops out .. eval() does not reach | train.py:9 | dropout_p=self.p if"},
+    {MISUSE("\"kind\":\"choice_in_eval\",\"name\":\"random\""), "validation.mode", CALLS_HINT,
+     "for a whole batch (random) .. layers that are skipped"},
     {ALIKE "; 1: {\"event\":\"misuse\",\"kind\":\"dropout_in_eval\"}; 4x " STEPS, "validation.mode",
      LS_FAIL, "rank 1: a dropout is on"},
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),

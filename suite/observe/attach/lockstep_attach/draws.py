@@ -40,23 +40,26 @@ class Draws:
     def batch(self, of):
         """The loop gets a batch of that pass."""
         early = of is not None and of.number < PASSES and of.given <= BATCHES
-        self.state = self._states() if early or self.hub.steps.comes_in_detail() else None
+        self.state = self.states() if early or self.hub.steps.comes_in_detail() else None
 
     def forward(self, entry, samples):
         """The first of the batch."""
         if self.state is None:
             return
-        before, self.state, drawn = self.state, None, []
-        now = self._states()
-        for name, state in before.items():
-            found = self._moved(name, state, now[name]) if name in now else None
-            drawn += [[name, *found]] if found is not None else []
+        before, self.state, now = self.state, None, self.states()
+        drawn = self.between(before, now)
         if drawn:
             entry.update(drawn=drawn, samples=samples)
         words = [str(_plain(now[name])) for name in now if name not in WORDS]
         entry["begins"] = _digest(" ".join(words).encode())
 
-    def _states(self):
+    def between(self, before, now):
+        """Of generators that were drawn from: [name, name of the state before, how many numbers]"""
+        pairs = ((name, before[name], now[name]) for name in before if name in now)
+        found = ((name, self._moved(name, *states)) for name, *states in pairs)
+        return [[name, *moved] for name, moved in found if moved is not None]
+
+    def states(self):
         torch, numpy = self.hub.torch, sys.modules.get("numpy")
         out = {"torch": torch.default_generator.get_state(), "random": random.getstate()[1]}
         if numpy is not None:
@@ -73,7 +76,7 @@ class Draws:
         """
         if name in WORDS:
             words = (after[-1] - before[-1]) % PERIOD  # two of them make a number
-            return (_digest(repr(before).encode()), words // 2) if before != after else None
+            return (_digest(repr(before).encode()), (words + 1) // 2) if before != after else None
         if isinstance(before, tuple):
             return ("%x:%x" % before, None) if before != after else None
         if self.hub.torch.equal(before, after):

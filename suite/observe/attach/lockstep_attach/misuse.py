@@ -14,6 +14,7 @@ from .wrapping import ByObject, given, stand_in
 ATTENTION = "scaled_dot_product_attention"
 KINDS = 64  # of these events, with their places
 MODULES = 4096  # of a model, that are looked at
+LOOKED = 64  # forwards in eval mode, of which it is known what they draw
 FIRST = 3  # steps in which models and trainers are looked at
 # names that no module or parameter has, for requires_grad
 UNREAD = ("require_grad", "require_grads", "requires_gradient", "require_gradient", "required_grad")
@@ -26,6 +27,9 @@ class Misuse:
         self.dropout = self.attention = None  # what stands in for them in eval mode
         self.drew = {}  # place: (forward, batch) in which it drew; None: it may be meant
         self.batches = self.rows = self.given = 0  # of a loader's last one, and of a forward
+        self.begun = None  # states of generators at a forward of a validation, batches, place
+        self.moved = {}  # place: (generators that one drew from, batches), of LOOKED forwards
+        self.looked = 0
         self.targets = Targets(hub)
         self.transforms = Transforms(hub)
         self.schedules = weakref.WeakSet()  # that follow a score
@@ -72,6 +76,22 @@ class Misuse:
     def forward(self, first):
         """Of a known model, without autograd."""
         self.given = len(first) if first is not None and first.dim() else 0
+
+        if self.looked < LOOKED and self.hub.models.in_eval():
+            self.begun = self.hub.draws.states(), self.batches, self.hub.places.here()
+            self.looked += 1
+
+    def after_forward(self):
+        """Of a known model: whether it has drawn what no sample of the batch has one of, twice."""
+        if self.begun is None:
+            return
+        (before, batch, at), self.begun = self.begun, None
+        drawn = self.hub.draws.between(before, self.hub.draws.states())
+        names = {n for n, _, count in drawn if count is not None and 0 < count < self.given}
+        last, known = self.moved.get(at), next(iter(sorted(names)), None)
+        if known is not None and last is not None and known in last[0] and batch > last[1]:
+            self.put("choice_in_eval", at, name=known)
+        self.moved[at] = (names, batch)
 
     def _enter_dropout(self, args, kwargs):
         """F.dropout that is on by default."""

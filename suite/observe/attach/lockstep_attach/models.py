@@ -14,6 +14,7 @@ from .wrapping import ByObject, given
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
 STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
 SHAPE = operator.attrgetter("requires_grad", "dtype")
+INSIDE = "inside"  # a forward that is no call of a model
 GATHERING = {"FullyShardedDataParallel", "FSDPModule"}  # parameters for a forward alone
 IN_PARTS = (
     "parameters of which each rank holds a part are not looked at: judged are the order of calls,"
@@ -667,10 +668,21 @@ class Models:
         model = self._of_forward(module)
         if model is None:
             self._note_bypass(module)
-            return None
+            return self._validates_inside(module, args[1:], kwargs)
         self.depth = 1
         self.forwards += 1
         return self._note_forward(model, module, args[1:], kwargs)
+
+    def _validates_inside(self, module, args, kwargs):
+        """The module in a wrapper is called by itself, in a validation."""
+        if self.hub.own.grad or module.training or self._of_inner(module) is None:
+            return None
+        self.depth = 1
+        self.forwards += 1
+        self.hub.draws.state = None
+        self.hub.data.leave("forward")
+        self.hub.misuse.forward(_first_tensor(self.hub.torch, (args, kwargs)))
+        return INSIDE
 
     def _note_forward(self, model, module, args, kwargs):
         hub, torch, steps = self.hub, self.hub.torch, self.hub.steps
@@ -761,6 +773,9 @@ class Models:
         if note is None:
             return
         self.depth = 0
+        self.hub.misuse.after_forward()
+        if note is INSIDE:
+            return
         entry, watched, (record, rows), begin_ns = note
         model = self.known(args[0])
         self.hub.steps.spend("forward", begin_ns)
@@ -788,25 +803,32 @@ class Models:
             at = self.hub.places.here()
             self.frozen.put(args[0], (at, self._is_in_train(args[0])))
             self.hub.averages.look_at(args[0])
-        for known in self._known_in(args[0], model):
+        evaluated = model if model is not None else self._of_inner(args[0])
+        for known in self._known_in(args[0], evaluated):
             if not mode:
                 self.hub.steps.turn()
+                self._watch_inside(known)
             self.hub.misuse.evaluates(not mode)
             word = "train" if mode else "eval"
             self.hub.steps.note("sync_module", mode=word, model=known.index)
-        if not mode:
-            evaluated = model if model is not None else self._of_inner(args[0])
-            if evaluated is not None and evaluated.kind != "replaced":
-                self.hub.still.evaluates(evaluated)
+        if not mode and evaluated is not None and evaluated.kind != "replaced":
+            self.hub.still.evaluates(evaluated)
 
     def _known_in(self, module, model):
-        """`model` of the module, if any, and others that are parts of it."""
+        """`model` of the module or of the wrapper around it, if any, and others that are parts of
+        it.
+        """
         if model is not None and len(self.models) == 1:
-            parts = [module]
-        else:
-            parts = self.hub.torch.nn.Module.modules(module)
-        found = (self.known(part) for part in parts)
+            return [model] if model.kind != "replaced" else []
+        found = (self.known(part) for part in self.hub.torch.nn.Module.modules(module))
+        found = [model, *(one for one in found if one is not model)]
         return [one for one in found if one is not None and one.kind != "replaced"]
+
+    def _watch_inside(self, model):
+        """A validation may call the module in a wrapper."""
+        wrapper = model.ref()
+        if model.kind == "ddp" and wrapper is not None and not self.compiles and not model.compiled:
+            self._watch_class(wrapper.module)
 
     def _is_in_train(self, part):
         """Whether the train() of another module puts it in eval mode."""
