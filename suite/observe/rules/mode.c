@@ -36,6 +36,9 @@ typedef struct mode {
     bool began_frozen, turned; /* norms in eval mode from the first on; from a later one on */
     const ls_call *eval;       /* the last call of eval() since the last of train(), or NULL */
     bool validated;            /* forwards without autograd since then */
+    int validations, returned; /* times that it was; that train() came after eval() */
+    long long from, to;        /* steps of training forwards in eval mode since the last train() */
+    int again;                 /* times that train() ended several steps of these */
     const ls_call *wrong;  /* the first forward in eval mode after a validation or a training one */
     const ls_call *left;   /* the eval() that is still in force there */
     const ls_call *first;  /* the first in eval mode */
@@ -54,6 +57,7 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
         return; /* an attack: the gradient of the input is what is wanted */
     }
     if (ls_calls_flag(call, grad) == 0 || !has_backward(step, index)) {
+        m->validations += !m->validated && m->eval != NULL;
         m->validated = m->validated || m->eval != NULL;
         return;
     }
@@ -71,6 +75,8 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
             m->step = (long long)step->step->step;
         }
         m->first = m->first == NULL ? call : m->first;
+        m->from = m->from == 0 ? (long long)step->step->step : m->from;
+        m->to = (long long)step->step->step;
         m->in_eval++;
     } else if (norms > 0) {
         m->began_frozen = m->began_frozen || m->forwards == 0;
@@ -82,9 +88,26 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
     m->forwards++;
 }
 
+static void note_mode(mode *m, const ls_call *call)
+{
+    bool evaluated = m->eval != NULL;
+    m->eval = is_eval(call) ? call : NULL;
+    if (m->eval == NULL) {
+        m->returned += evaluated;
+        m->again += m->to > m->from;
+        m->from = m->to = 0;
+    }
+    m->validated = false;
+}
+
 static mode mode_of(const ls_observe_rank *rank, int model)
 {
     mode m = {0};
+    int validations = 0; /* also by forwards of the module inside a wrapper */
+    const ls_event *event;
+    ls_event_each(event, ls_trace_events(rank, validated)) {
+        validations += ls_event_int(event, model, -1) == model;
+    }
     ls_trace_each_step(step, rank) {
         for (int c = 0; c < step->call_count; c++) {
             const ls_call *call = &step->call[c];
@@ -92,17 +115,29 @@ static mode mode_of(const ls_observe_rank *rank, int model)
                 continue;
             }
             if (call->kind == LS_CALL_MODE) {
-                m.eval = is_eval(call) ? call : NULL;
-                m.validated = false;
+                note_mode(&m, call);
             } else if (call->kind == LS_CALL_FORWARD) {
                 note_forward(&m, step, call, c);
             }
         }
     }
+    m.validations = m.validations > validations ? m.validations : validations;
     return m;
 }
 
-static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
+static const ls_tol twice =
+    LS_TOL(2, "times: a part of the training without dropout may begin behind one validation");
+
+/* Whether no validation is ever left by train(), or the training goes on in eval mode again and
+ * again until it comes: what is meant for the end of a training does neither. */
+static bool is_forgotten(const mode *m)
+{
+    bool never = m->returned == 0 && m->validations >= twice.value && m->forwards > m->in_eval;
+    return never || m->again >= twice.value;
+}
+
+/* True: it is sure. */
+static bool judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
                        ls_observe_finding *out)
 {
     const ls_event *event = ls_job_model(&trace->rank[rank], model);
@@ -119,6 +154,7 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
             "call model.train() after the validation, before the next training step",
             "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training forwards)",
             rank, m.step, name, m.in_eval, m.forwards);
+        return is_forgotten(&m);
     } else if (m.unmeasured != NULL) {
         const char *at = ls_calls_text(m.unmeasured, unmeasured_at);
         bool meant = ls_event_bool(m.unmeasured->json, unmeasured_by_model, false);
@@ -159,6 +195,7 @@ static void judge_mode(const ls_observe_trace *trace, int rank, int model, int *
                     "the first one on (frozen)",
                     m.forwards, name);
     }
+    return false;
 }
 
 void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -168,8 +205,8 @@ void ls_rules_mode_training(const ls_observe_trace *trace, ls_observe_finding *o
         for (int m = 0; m < ls_job_models(&trace->rank[k]); m++) {
             if (ls_job_is_trained(&trace->rank[k], m, true)) {
                 ls_observe_finding one = {0};
-                judge_mode(trace, k, m, &forwards, &one);
-                ls_calls_keep_worst(out, &one);
+                bool sure = judge_mode(trace, k, m, &forwards, &one);
+                (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
             }
         }
     }

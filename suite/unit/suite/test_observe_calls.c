@@ -158,6 +158,11 @@ ROWS_TEST(gradients_show_the_arithmetic, shown)
 
 /* ---- modes ----------------------------------------------------------------------------------- */
 
+#define LOOKS "F{\"grad\":false,\"training\":false} "
+#define EVAL "F{\"training\":false} S B K P Z"
+#define LEARNED "F S B K P Z"
+#define LEARNS LEARNED "; "
+
 static const calls_row modes[] = {
     {"2x F S B K P E F{\"grad\":false,\"training\":false} T Z; 2x F S B K P Z", "mode.training",
      LS_PASS, "training mode in 4 training forwards |  |  | "},
@@ -165,17 +170,27 @@ static const calls_row modes[] = {
      "mode.training", LS_FAIL,
      "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards) | "
      "model.eval() for the validation, and no model.train() after it .. | train.py:40 | call"},
-    {"2x F S B K P Z; 2x E F{\"training\":false} S B K P Z", "mode.training", LS_FAIL,
+    {"2x F S B K P Z; 2x E F{\"training\":false} S B K P Z", "mode.training", CALLS_HINT,
      "rank 0, from step 3 on: Net is trained in eval mode (2 of 4 training forwards)"},
     {"F S B K P Z; E T F S B K P Z; F{\"training\":false} S B K P Z", "mode.training", LS_WEAK,
      "rank 0: Net is trained in eval mode (1 of 3 training forwards) without a validation before"},
     {"E F{\"training\":false} S B K P Z; 2x F{\"training\":false} S B K P Z", "mode.training",
      LS_WEAK, "(3 of 3 training forwards)"},
     {"0: F S B K P Z; 1: E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z",
-     "mode.training", LS_FAIL, "rank 1, from step 1 on: Net is trained in eval mode (1 of 1"},
+     "mode.training", CALLS_HINT, "rank 1, from step 1 on: Net is trained in eval mode (1 of 1"},
     {"2x E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z; 2x "
      "F{\"training\":false} S B K P Z",
-     "mode.training", LS_FAIL, "train.py:40"},
+     "mode.training", CALLS_HINT, "train.py:40"},
+    /* each validation: never left; left some steps later; behind one step; once, at the end */
+    {LEARNS "2x E " LOOKS EVAL, "mode.training", LS_FAIL,
+     "from step 2 on: Net is trained in eval mode (2 of 3 .. | train.py:40"},
+    {"2x {\"event\":\"validated\",\"model\":0}; " LEARNS "2x E " EVAL, "mode.training", LS_FAIL,
+     ""},
+    {"2x (" LEARNS "E " LOOKS EVAL "; " EVAL " T); " LEARNED, "mode.training", LS_FAIL,
+     "(4 of 7 training"},
+    {"2x (" LEARNS "E " LOOKS EVAL " T); " LEARNED, "mode.training", CALLS_HINT,
+     "(2 of 5 training"},
+    {LEARNS "E " LOOKS "T " LEARNS "2x E " LOOKS EVAL, "mode.training", CALLS_HINT, ""},
     {"2x E F{\"training\":false} T F S B K P Z; 2x F S B K P Z", "mode.training", LS_PASS,
      "training mode in"}, /* a validation with autograd on */
     {"4x E F{\"training\":false,\"input_grad\":true} B T F S B K P Z", "mode.training", LS_PASS,

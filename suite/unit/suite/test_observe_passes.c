@@ -750,11 +750,11 @@ static const calls_row others[] = {
     {DRAWN(DROPOUT "\"dropout\":0,", "F{\"grad\":false,\"times\":4}"), "validation.mode", LS_PASS,
      ""},
     {NORMS("\"eval_norms\":2"), "mode.training", LS_PASS, "(frozen)"},
-    {NORMS("\"thawed\":2,\"thawed_at\":\"train.py:12\""), "mode.training", LS_FAIL,
+    {NORMS("\"thawed\":2,\"thawed_at\":\"train.py:12\""), "mode.training", CALLS_HINT,
      "rank 0: 2 norms of Net whose parameters are frozen, and that were put in eval mode, are in "
      "training mode where it is trained | model.train() turns frozen batch norms on again .. | "
      "train.py:12 |"},
-    {NORMS(UNMEASURED), "mode.training", LS_FAIL,
+    {NORMS(UNMEASURED), "mode.training", CALLS_HINT,
      "rank 0: 2 norms of Net are in eval mode in training forwards and normalize by the statistics "
      "that they were built with | a part .. its dropouts are off | train.py:12 | train()"},
     {NORMS(UNMEASURED ",\"unmeasured_by_model\":true"), "mode.training", LS_WEAK,
