@@ -389,36 +389,62 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
     }
 }
 
-/* Of several optimizers: a schedule whose own one never steps, and whose rates no other one uses.
- * An optimizer that holds another may step in its place, by the same groups. */
-static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding *out)
+/* A schedule against the steps since its own optimizer's last one. */
+typedef struct idle {
+    const ls_call *last; /* its last call */
+    int checked;         /* steps of others since, none at a rate that it gave */
+    bool stepped, moved; /* its optimizer has stepped before; the rates that it gave since */
+} idle;
+
+/* False: it is no idle one, or not known which it is. */
+static bool follow_idle(idle *f, const ls_call *call)
 {
-    const ls_call *last = NULL;
-    int checked = 0;
-    ls_trace_each_call_of(walk, rank) {
-        const ls_call *call = walk.call;
-        if (call->kind == LS_CALL_SCHEDULE && call->optimizer >= 0) {
-            return;
-        } else if (call->kind == LS_CALL_SCHEDULE) {
-            last = call;
-        } else if (call->kind == LS_CALL_OPTIMIZER_STEP && last != NULL &&
-                   !isnan(ls_calls_rate(last, 0)) && !isnan(ls_calls_rate(call, 0))) {
-            checked++;
-            for (int g = 0; g < ls_event_count(ls_event_list(call->json, lr)); g++) {
-                if (is_same(ls_calls_rate(call, g), ls_calls_rate(last, 0))) {
-                    return;
-                }
+    if (call->kind == LS_CALL_SCHEDULE) {
+        bool other = f->last != NULL && ls_event_int(call->json, schedule, -1) !=
+                                            ls_event_int(f->last->json, schedule, -1);
+        if (other && (call->optimizer >= 0 || f->last->optimizer >= 0)) {
+            return false;
+        }
+        f->moved = f->moved ||
+                   (f->last != NULL && !is_same(ls_calls_rate(call, 0), ls_calls_rate(f->last, 0)));
+        f->last = call;
+    } else if (call->kind == LS_CALL_OPTIMIZER_STEP && f->last != NULL &&
+               !isnan(ls_calls_rate(f->last, 0)) && !isnan(ls_calls_rate(call, 0))) {
+        if (f->last->optimizer >= 0 && call->optimizer == f->last->optimizer) {
+            *f = (idle){.last = f->last, .stepped = true};
+            return true;
+        }
+        f->checked++;
+        for (int g = 0; g < ls_event_count(ls_event_list(call->json, lr)); g++) {
+            if (is_same(ls_calls_rate(call, g), ls_calls_rate(f->last, 0))) {
+                return false;
             }
         }
     }
-    if (checked < 2 || last == NULL) {
+    return true;
+}
+
+/* Of several optimizers: a schedule whose own one never steps, or no more, and whose rates no other
+ * one uses. An optimizer that holds another may step in its place, by the same groups. */
+static void judge_idle_optimizer(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    idle f = {0};
+    ls_trace_each_call_of(walk, rank) {
+        if (!follow_idle(&f, walk.call)) {
+            return;
+        }
+    }
+    bool known = f.last != NULL && f.last->optimizer >= 0; /* it has stepped */
+    if (f.last == NULL || f.checked < (known ? idle_steps.value : 2) || (known && !f.moved) ||
+        (known && !f.stepped)) {
         return;
     }
-    ls_finding_set(out, LS_FAIL, last->at, "the schedule was made for another optimizer",
+    ls_finding_set(out, LS_FAIL, f.last->at, "the schedule was made for another optimizer",
                    "make the schedule with the optimizer that steps, after it is final",
-                   "the optimizer of a %s never steps, and none of %d steps of others is at a rate "
-                   "that it gave",
-                   ls_event_text(last->json, class, "schedule"), checked);
+                   "the optimizer of a %s %s, and none of %d steps of others is at a rate that it "
+                   "gave",
+                   ls_event_text(f.last->json, class, "schedule"),
+                   known ? "steps no more" : "never steps", f.checked);
 }
 
 /* The highest rate of the groups in a step; NaN: it has none. */

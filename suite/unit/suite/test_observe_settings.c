@@ -521,6 +521,11 @@ CALLS_TEST(what_nothing_refuses_is_judged, misuses)
 
 CALLS_TEST(other_settings_are_judged, others)
 
+/* A step of that optimizer at 0.1, and what the schedule of optimizer 0 gives. */
+#define OLD(optimizer, rate)                             \
+    "F b O{\"optimizer\":" optimizer ",\"lr\":[0.1]} Z " \
+    "L{\"schedule\":0,\"optimizer\":0,\"lr\":[" rate "]}"
+
 /* Steps of which every second, or every fourth, is another. */
 static const calls_row longer[] = {
     {ADAM "; 12x (F S B k P Z F S B k P Z; F S B K P Z)", "scaler.skip", CALLS_HINT,
@@ -547,6 +552,17 @@ static const calls_row longer[] = {
     {NUMBERED("1", "sgd", "7") "; 4x (F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}; F b "
                                "O{\"optimizer\":1,\"lr\":[0.05]} Z L{\"lr\":[0.1]})",
      "optimizer.rate", LS_PASS, ""}, /* one that holds the other steps in its place */
+    /* built anew, and the schedule is the first one's; in turn; with a schedule of its own */
+    {NUMBERED("1", "sgd",
+              "7") "; 2x " OLD("0", "0.08") "; 6x (" OLD("1", "0.07") "; " OLD("1", "0.06") ")",
+     "optimizer.rate", CALLS_HINT, "steps no more, and none of 12 steps of others"},
+    {NUMBERED("1", "sgd", "7") "; 2x " OLD("0", "0.08") "; 11x " OLD("1", "0.07"), "optimizer.rate",
+     NO_HINT, ""},
+    {NUMBERED("1", "sgd", "7") "; 13x (" OLD("0", "0.08") "; " OLD("1", "0.07") ")",
+     "optimizer.rate", NO_HINT, ""},
+    {NUMBERED("1", "sgd", "7") "; 2x " OLD("0", "0.08") "; 6x (" OLD("1", "0.07") "; " OLD(
+         "1", "0.06") " L{\"schedule\":1,\"optimizer\":1,\"lr\":[0.1]})",
+     "optimizer.rate", NO_HINT, ""},
 };
 
 CALLS_TEST(steps_that_differ_are_judged, longer)
