@@ -1487,7 +1487,7 @@ def loops_say_what_they_draw(context):
 
     steps = types.SimpleNamespace(comes_in_detail=lambda: False)
     draws, entries = Draws(types.SimpleNamespace(torch=torch, steps=steps)), []
-    for given, seed in ((1, None), (2, 3), (3, None)):
+    for given, seed in ((1, None), (3, 3), (4, None)):
         draws.batch(types.SimpleNamespace(number=0, given=given))
         if seed is not None:
             torch.manual_seed(seed)

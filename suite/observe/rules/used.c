@@ -343,40 +343,67 @@ static void judge_repeated(const ls_event *event, const ls_event *data, ls_obser
         period, period, lost, batches);
 }
 
-/* Whether a pass that ended with the batch before is off by one: the batch at one end of it is
- * trained on twice, the one at the other never, and each of the others once. */
-static bool is_shifted(const batch *pass, int count)
+/* What becomes of the batches at the ends of a pass whose others are trained on once each. */
+typedef enum ends { OTHERWISE, SHIFTED, NO_FIRST, NO_LAST } ends;
+
+static ends ends_of(const batch *pass, int count)
 {
-    int first = pass[0].times, last = pass[count - 1].times;
+    const batch *first = &pass[0], *last = &pass[count - 1];
     for (int i = 1; i < count - 1; i++) {
         if (pass[i].times != 1) {
-            return false;
+            return OTHERWISE;
         }
     }
-    return (first == 0 && last == 2) || (first == 2 && last == 0);
+    if ((first->times == 0 && last->times == 2) || (first->times == 2 && last->times == 0)) {
+        return SHIFTED;
+    }
+    int rows = pass[1].rows; /* a smaller last batch may be left out */
+    return first->unseen == rows && last->times == 1   ? NO_FIRST
+           : last->unseen == rows && first->times == 1 ? NO_LAST
+                                                       : OTHERWISE;
 }
 
 enum { WATCHED = 64, FEW = 4 }; /* batches */
 
-static void judge_ends(const ls_event *event, const ls_event *data, ls_observe_finding *out)
+static const ls_tol passes_alike = LS_TOL(2, "passes: one may end where the job does");
+
+/* Whole passes one after the other that end alike; how many. */
+static int count_ends(const ls_observe_rank *rank, const ls_event *event, ends *kind, bool *first)
 {
-    const ls_event *entry;
+    const ls_event *entry, *data = ls_event_first(ls_trace_events(rank, data));
     batch pass[WATCHED];
-    int count = 0, passes = 0, lost = -1;
+    int count = 0, passes = 0, number = ls_event_int(event, loader, -1);
     ls_event_each(entry, ls_event_list(event, batches)) {
         batch b = read(entry);
         if (count > 0 && b.pass != pass[0].pass) {
-            if (count < FEW || count == WATCHED || !is_shifted(pass, count)) {
-                return;
+            ends its = count < FEW || count == WATCHED ? OTHERWISE : ends_of(pass, count);
+            while (data != NULL && (ls_event_int(data, loader, -1) != number ||
+                                    ls_event_int(data, pass, -1) != pass[0].pass)) {
+                data = ls_event_after(data);
             }
-            lost = pass[0].times == 0 ? 0 : count - 1;
+            if (its == OTHERWISE || (passes > 0 && its != *kind) ||
+                (its != SHIFTED && !ls_event_bool(data, whole, false))) {
+                return 0;
+            }
+            *kind = its;
+            *first = pass[0].times == 0;
             passes++;
             count = 0;
         }
         pass[count] = b;
         count += count < WATCHED;
     }
-    if (passes > 0) {
+    return passes;
+}
+
+static void judge_ends(const ls_observe_rank *rank, const ls_event *event, const ls_event *data,
+                       ls_observe_finding *out)
+{
+    ends kind = OTHERWISE;
+    bool first = false;
+    int passes = count_ends(rank, event, &kind, &first);
+    const char *lost = first ? "first" : "last";
+    if (kind == SHIFTED && passes > 0) {
         ls_finding_set(out, LS_FAIL, ls_event_text(data, at, ""),
                        "what is fetched ahead is taken a batch too early or too late: it is not "
                        "kept apart from the batch in use",
@@ -384,7 +411,16 @@ static void judge_ends(const ls_event *event, const ls_event *data, ls_observe_f
                        "own",
                        "the %s batch of a pass is never trained on, and the %s one twice: so in %d "
                        "of %d whole passes that were watched",
-                       lost == 0 ? "first" : "last", lost == 0 ? "last" : "first", passes, passes);
+                       lost, first ? "last" : "first", passes, passes);
+    } else if (passes >= passes_alike.value) {
+        ls_observe_finding one = {0};
+        ls_finding_set(&one, LS_FAIL, ls_event_text(data, at, ""),
+                       "what is fetched ahead is dropped at an end of the pass",
+                       "hand on each batch, also the one that is there when no further one comes",
+                       "the %s batch of a pass goes into no forward, and each other one is trained "
+                       "on once: so in %d whole passes that were watched",
+                       lost, passes);
+        ls_finding_guess(out, &one);
     }
 }
 
@@ -431,7 +467,7 @@ void ls_rules_data_used(const ls_observe_trace *trace, ls_observe_finding *out)
             }
             judge_turns(rank, event, &one);
             judge_repeated(event, pass, &one);
-            judge_ends(event, pass, &one);
+            judge_ends(rank, event, pass, &one);
             judge_labels(rank, event, &one);
             ls_calls_keep_worst(out, &one);
             compared += ls_event_count(ls_event_list(event, batches));

@@ -540,6 +540,14 @@ CALLS_TEST(ranks_draw_their_own, drawn)
 #define TURN DROPPED "," DROPPED "," DROPPED "," WHOLE_BATCH
 #define OF(pass, runs) "[" pass ",8,8,1,8,[" runs "]]"
 #define SHIFTED(pass) OF(pass, "4,8") "," OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "0,8")
+#define THRICE(pass) OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "3,8")
+#define NO_LAST(pass) THRICE(pass) "," OF(pass, "0,8")
+#define LESS(pass) THRICE(pass) ",[" pass ",4,4,1,8,[0,4]]"
+#define PASS_OF(number, whole) \
+    "=DistributedSampler 64 8 0 2 1 \"loader\":0,\"pass\":" number ",\"whole\":" whole ","
+#define TWO_PASSES(whole, first, second)                                          \
+    "4x F S B K P Z; " PASS_OF("0", whole) "; " PASS_OF("1", whole) "; " ROWS_OF( \
+        first "," second "," OF("2", "3,8"))
 #define LABELS(counts)                                                                   \
     "4x F S B K P Z; =DistributedSampler 64 8 0 2 1 ; {\"event\":\"rows\",\"loader\":0," \
     "\"at\":\"train.py:12\",\"batches\":[" WHOLE_BATCH "],\"labels\":" counts "}"
@@ -585,6 +593,12 @@ static const calls_row unused[] = {
      "the last batch of a pass is never trained on, and the first one twice .. 1 whole passes .. "
      "train.py:18"},
     {LOOP(SHIFTED("0")), "data.used", LS_PASS, ""},
+    /* whole passes; left at their last batch; a smaller one; not each time */
+    {TWO_PASSES("true", NO_LAST("0"), NO_LAST("1")), "data.used", CALLS_HINT,
+     "the last batch of a pass goes into no forward .. in 2 whole passes .. train.py:18"},
+    {TWO_PASSES("false", NO_LAST("0"), NO_LAST("1")), "data.used", NO_HINT, ""},
+    {TWO_PASSES("true", LESS("0"), LESS("1")), "data.used", NO_HINT, ""},
+    {TWO_PASSES("true", NO_LAST("0"), THRICE("1") "," OF("1", "3,8")), "data.used", NO_HINT, ""},
     {LABELS("[8,0,8,0]"), "data.used", LS_FAIL, "in 8 of 8 .. of another batch .. train.py:21"},
     {LABELS("[8,0,0,8]"), "data.used", LS_FAIL, "in 8 of 8 .. are shifted .. train.py:21"},
     /* mixed with those of the batch; by chance; a few */

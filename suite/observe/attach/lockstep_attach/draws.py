@@ -14,7 +14,7 @@ PERIOD = 624  # numbers that the generator of a CPU makes at once
 SEEDED = slice(0, 8)  # of its state: the seed
 LEFT = slice(8, 12)  # a 32-bit count of those that are left
 WORDS = ("random", "numpy.random")  # generators whose state ends with the place in it
-PASSES, BATCHES = 16, 2  # of which the first ones are looked at
+PASSES, BATCHES = 16, 3  # the first ones are looked at; one may be fetched ahead
 
 
 def _digest(data):
