@@ -790,6 +790,53 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
         "give each rank its own part: DataLoader(..., sampler=DistributedSampler(dataset))");
 }
 
+/* The first call of a step that makes gradients, where no collective comes before it; or NULL. */
+static const ls_call *backward_alone(const ls_observe_step *step)
+{
+    ls_trace_each_call(call, step) {
+        if (call->kind == LS_CALL_BACKWARD) {
+            return call;
+        }
+        if (call->kind == LS_CALL_COLLECTIVE) {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Where no forward shows its inputs: losses that each rank makes alone, and that are equal to the
+ * bit. Of data that never change, as of a look at one batch, they are, too. */
+static void judge_losses(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    int steps = 0;
+    double first = NAN;
+    bool vary = false;
+    const ls_call *call = NULL;
+    ls_trace_each_step(step, &trace->rank[0]) {
+        const ls_call *own = backward_alone(step);
+        for (int k = 1; k < trace->world && own != NULL; k++) {
+            const ls_observe_step *other = ls_trace_step(&trace->rank[k], step->step->step);
+            if (other == NULL || step->step->loss != other->step->loss) {
+                return; /* also of a loss that is not known */
+            }
+        }
+        call = call == NULL ? own : call;
+        vary = vary || (steps > 0 && own != NULL && step->step->loss != first);
+        first = own != NULL ? step->step->loss : first;
+        steps += own != NULL;
+    }
+    if (vary && steps >= forwards.value) {
+        ls_finding_set(
+            out, LS_WEAK, call->at,
+            "all ranks do the same: the script draws what they train on from the same "
+            "seed on every rank, unless it never changes",
+            "seed by rank where batches are drawn, after the model is built",
+            "no forward of a known model was seen, and the losses of all ranks are equal "
+            "to the bit in all of %d steps",
+            steps);
+    }
+}
+
 void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -805,6 +852,7 @@ void ls_rules_data_distinct(const ls_observe_trace *trace, ls_observe_finding *o
         }
     }
     if (compared == 0) {
+        judge_losses(trace, out);
         ls_finding_missing(trace, "no step has inputs on two ranks", out);
     }
     if (out->verdict.code == LS_PASS) {

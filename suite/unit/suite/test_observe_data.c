@@ -279,6 +279,13 @@ static const calls_row others[] = {
      "(noise)"},
     {"F{\"model\":1,\"input\":\"11\"} F S B K P Z; F{\"model\":2,\"input\":\"22\"} F S B K P Z",
      "data.distinct", LS_PASS, "inputs differ between 2 ranks |  |  | "},
+    /* no forward is seen: equal losses, also of data that never change; one that differs; a sum */
+    {"<\"loss\":9,> A b O Z; 2x <\"loss\":2,> b O Z; <\"loss\":3,> b O Z", "data.distinct", LS_WEAK,
+     "losses of all ranks are equal to the bit in all of 3 steps | .. | train.py:21 | seed"},
+    {"3x <\"loss\":2,> b O Z", "data.distinct", LS_WEAK, "no step has inputs on two ranks"},
+    {"0: <\"loss\":2,> b O Z; 1: <\"loss\":3,> b O Z; <\"loss\":4,> b O Z", "data.distinct",
+     LS_WEAK, "no step has inputs on two ranks"},
+    {"2x <\"loss\":2,> A b O Z; <\"loss\":3,> A b O Z", "data.distinct", LS_WEAK, "no step has"},
     /* ranks of a group that share a model's parts have the same data by design */
     {"!\"world\":1,; 2x F{\"input\":\"11\"} b O Z; 2x F{\"input\":\"22\"} b O Z", "data.distinct",
      LS_SKIP, "over all ranks"},
