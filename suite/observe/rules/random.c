@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
@@ -259,8 +260,7 @@ static draws compare(const ls_observe_trace *trace, int rank)
     return d;
 }
 
-/* Normal numbers that a forward draws for each sample; NULL: none. Others may be meant to be equal:
- * a mask that all ranks share, the start of an attack. */
+/* Numbers that a forward draws for each sample, normal ones before others; NULL: none. */
 static const ls_event *noise_of(const ls_observe_rank *rank)
 {
     const ls_event *noise;
@@ -273,6 +273,7 @@ static const ls_event *noise_of(const ls_observe_rank *rank)
     return NULL;
 }
 
+/* Other numbers than normal ones may be meant to be equal: a mask that all ranks share. */
 static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d, int *compared,
                         ls_observe_finding *out)
 {
@@ -281,15 +282,21 @@ static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d,
     if (noise == NULL || d->begun_alike < steps_alike.value) {
         return;
     }
-    ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
-    ls_finding_set(out, LS_FAIL, ls_event_text(noise, at, ""),
-                   "all ranks draw the same random numbers: the noise is equal on them, though "
-                   "their samples differ",
+    const char *function = ls_event_text(noise, function, "");
+    bool normal = ls_text_choice(function, "randn|randn_like|normal|normal_") >= 0;
+    ls_observe_finding one = {0};
+    ls_finding_blame(&one, seeded_alike(trace, rank), "%s", seed_ranks);
+    ls_finding_set(&one, LS_FAIL, ls_event_text(noise, at, ""),
+                   normal ? "all ranks draw the same random numbers: the noise is equal on them, "
+                            "though their samples differ"
+                          : "all ranks draw the same random numbers: masks or times are equal on "
+                            "them, though their samples differ",
                    seed_ranks,
                    "ranks 0 and %d begin %d of %d forwards in one state of the generator, and a "
-                   "forward draws %g normal numbers for %g samples (%.30s)",
+                   "forward draws %g %snumbers for %g samples (%.30s)",
                    rank, d->begun_alike, d->begun, ls_event_number(noise, numbers, 0),
-                   ls_event_number(noise, samples, 0), ls_event_text(noise, function, ""));
+                   normal ? "normal " : "", ls_event_number(noise, samples, 0), function);
+    (normal ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,

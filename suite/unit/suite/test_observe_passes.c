@@ -450,6 +450,9 @@ ROWS_TEST(workers_draw_their_own, drew)
 /* Forwards that begin in these states, and normal numbers that the model draws in each. */
 #define BEGAN(state) "F{\"begins\":\"" state "\"} S B K P Z"
 #define BEGUN(a, b) "; " RANKS(BEGAN(a), BEGAN(b))
+#define MASK                                                                                     \
+    "{\"event\":\"noise\",\"at\":\"net.py:9\",\"function\":\"rand\",\"numbers\":32,\"samples\":" \
+    "16}"
 #define NORMAL(numbers)                                                                    \
     "{\"event\":\"noise\",\"at\":\"net.py:9\",\"function\":\"randn\",\"numbers\":" numbers \
     ",\"samples\":16}"
@@ -497,6 +500,9 @@ static const calls_row drawn[] = {
      "train.py:3"},
     {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL, "| net.py:9"},
     {NORMAL("31") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_SKIP, ""},
+    {SEED("7") MASK BEGUN("a", "a") BEGUN("b", "b"), "data.random", CALLS_HINT,
+     "draws 32 numbers for 16 samples (rand) .. masks or times .. train.py:3"},
+    {MASK BEGUN("a", "b") BEGUN("c", "d"), "data.random", LS_PASS, "2 workers"},
     {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b") BEGUN("c", "d"), "data.random", LS_PASS,
      "3 workers, passes and steps"},
     {NORMAL("32") BEGUN("a", "a"), "data.random", LS_PASS, "1 workers"},

@@ -114,7 +114,7 @@ def never(again, record, dtype):
 
 
 def tell(hub, record, samples):
-    """Noise by a generator that all draw from: of ranks whose states are equal it is equal."""
-    noise = [one for one in record.noise or () if one.name in NORMAL and not one.own]
-    for one in noise[:TOLD]:
+    """By a generator that all draw from: of ranks whose states are equal it is equal."""
+    shared = [one for one in record.noise or () if not one.own]
+    for one in sorted(shared, key=lambda one: one.name not in NORMAL)[:TOLD]:
         hub.put("noise", at=one.at, function=one.name, numbers=one.values.numel(), samples=samples)
