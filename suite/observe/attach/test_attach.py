@@ -1250,10 +1250,12 @@ torch.distributed.init_process_group(
 random.seed(0)
 model = nn.parallel.DistributedDataParallel(Draws())
 optimizer = sgd(model)
+loader = DataLoader(TensorDataset(inputs, targets), 16)
 train(model, optimizer, 3)
+model(next(iter(loader))[0])  # rows are looked at from here on
 model.module.eval()
 with torch.no_grad():
-    print([model.module(x).sum().item() for x, _ in DataLoader(TensorDataset(inputs, targets), 16)])
+    print([model.module(x).sum().item() for x, _ in loader])
 train(model, optimizer, 3)
 """
     done, said = with_and_without(context.root, "inside", ODD_START + code)
@@ -1263,6 +1265,7 @@ train(model, optimizer, 3)
     assert kinds == {"dropout_in_eval": None, "choice_in_eval": "random"}, kinds
     calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
     assert [call["mode"] for call in calls if "mode" in call] == ["eval"], calls
+    assert not [event for event in said if event["event"] == "attach"], said
 
 
 @test

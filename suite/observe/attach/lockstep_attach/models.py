@@ -668,6 +668,7 @@ class Models:
         model = self._of_forward(module)
         if model is None:
             self._note_bypass(module)
+            self.hub.data.rows.inner_forward(args, kwargs)
             return self._validates_inside(module, args[1:], kwargs)
         self.depth = 1
         self.forwards += 1
@@ -828,6 +829,7 @@ class Models:
         """A validation may call the module in a wrapper."""
         wrapper = model.ref()
         if model.kind == "ddp" and wrapper is not None and not self.compiles and not model.compiled:
+            self.hub.data.rows.hand_over(type(wrapper.module))
             self._watch_class(wrapper.module)
 
     def _is_in_train(self, part):

@@ -98,6 +98,16 @@ class Rows:
             made = owner.forward = stand_in(self.hub, function, self._enter_inner)
             self.inner[kind] = (owner, function, made)
 
+    def hand_over(self, kind):
+        """Another one stands in for the forward of that class, and calls `inner_forward`."""
+        owner, function, made = self.inner.get(kind, (kind, None, None))
+        if made is not None and vars(owner).get("forward") is made:
+            owner.forward = function
+
+    def inner_forward(self, args, kwargs):
+        if type(args[0]) in self.inner:
+            self._enter_inner(args, kwargs)
+
     def _enter_inner(self, args, kwargs):
         if self.open and not self.hub.models.depth and not self.hub.autograd.depth:
             entry = {"grad": self.hub.own.grad, "training": False, "model": -1, "at": ""}
