@@ -211,6 +211,7 @@ MEMBERS = {
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
     "untied": "at names",
+    "replaced": "optimizer params",
     "averaged": "step average share bound",
     "schedule": "schedule class at step holds",
     "unfinished": "calls",
@@ -880,6 +881,18 @@ def copies_and_names(context):
         assert untied["names"] == ["read.weight", "write.weight"] and "test_jobs" in untied["at"]
         own = result.events(0, "restore")[0]
         assert own["bits"] == result.events(0, "model")[0]["digest"]["param"], own
+
+
+@test
+def parameters_in_the_place_of_others(context):
+    """Of each optimizer once, in the first detailed step in which they have gradients."""
+    result = context.both("successors", world=1)
+    check_schema(result, ranks=1)
+    held = {e["optimizer"]: [p[0] for p in e["params"]] for e in result.events(0, "replaced")}
+    norm = "0.parametrizations.weight.original"
+    norms = {0: [norm + "0", norm + "1"]} if VERSION >= (2, 1) else {}
+    assert held == {**norms, 1: ["1.bias"]}, held
+    assert all("test_jobs" in p[1] for e in result.events(0, "replaced") for p in e["params"])
 
 
 @test

@@ -1053,6 +1053,25 @@ def copies(losses):
     return [model, again]
 
 
+@job
+def successors(losses):
+    """Parameters in the place of an optimizer's: weight norm, and an assignment between two steps."""
+    model = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 1), nn.Linear(1, 1))
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    if VERSION >= (2, 1):
+        torch.nn.utils.parametrizations.weight_norm(model[0])
+    for x, _ in DataLoader(vectors(32), batch_size=8):
+        loss = model(x).pow(2).mean()
+        model.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+        if len(losses) == 1:
+            model[1].bias = nn.Parameter(model[1].bias.detach() / 2)
+    return [model]
+
+
 NEAR = """
 def once(optimizer):
     optimizer.step()

@@ -66,6 +66,7 @@ class Known:
         self.left = None  # marks of its gradients after its last step
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
+        self.said_replaced = False  # a replaced event was written
 
 
 class Optimizers:
@@ -171,7 +172,6 @@ class Optimizers:
             where = script_text.rate(entry.at, self.hub.places.work)
             if len({bool(group.get("weight_decay")) for group in groups}) > 1:
                 spared = script_text.spared(entry.at, self.hub.places.work)
-        replaced = self.hub.params.successors(self.params(optimizer))
         return {
             "event": "optimizer",
             "optimizer": entry.index,
@@ -187,7 +187,6 @@ class Optimizers:
             "copies_at": script_text.gradients_copied(entry.at, self.hub.places.work),
             "restored": entry.restored,
             "groups": groups,
-            **({"replaced": replaced} if replaced else {}),
         }
 
     def _step_place(self, kind):
@@ -463,6 +462,8 @@ class Optimizers:
             hub.params.trains(self.params(optimizer))
         if steps.now.detail and steps.done < 8:
             self._report_hidden()
+        if steps.now.detail:
+            self._report_replaced(optimizer)
         if steps.done >= IDLE and not self.said_idle:
             self._report_idle()
         unread, default = self._unread(optimizer), self.known(optimizer).default
@@ -500,6 +501,13 @@ class Optimizers:
         held = {id(p) for _, optimizer in self.found() for p in self.params(optimizer)}
         for model, at, names in self.hub.models.hidden(held):
             self.hub.put("hidden", model=model, at=at, names=names[:32], count=len(names))
+
+    def _report_replaced(self, optimizer):
+        entry = self.known(optimizer)
+        replaced = [] if entry.said_replaced else self.hub.params.successors(self.params(optimizer))
+        if replaced:
+            entry.said_replaced = True
+            self.hub.put("replaced", optimizer=entry.index, params=replaced)
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):

@@ -138,22 +138,33 @@ class Params:
             for name, param in root.named_parameters():
                 self.paths.put(param, (ref, name))
 
-    def successors(self, params):
-        """[name, place] of parameters of known models, in no optimizer, that stand where modules
-        had these of an optimizer, which are of no model now.
+    def _in_place(self, root, name):
+        """What stands in a module where it had a parameter: another one, or those that the old one
+        is computed from since (weight_norm, a parametrization of several).
         """
-        lost = [p for p in params if self.hub.models.entry_of(p) is None and self.paths.get(p)]
-        held = {
-            id(p) for _, o in self.hub.optimizers.found() for p in self.hub.optimizers.params(o)
-        }
+        own = dict(root.named_parameters())
+        if name in own:
+            return [own[name]]
+        part, _, leaf = name.rpartition(".")
+        path = part + "." if part else ""
+        begins = path + leaf + "_", "%sparametrizations.%s." % (path, leaf)
+        return [p for key, p in own.items() if key.startswith(begins) and self.made.get(p)]
+
+    def successors(self, params):
+        """[name, place] of parameters of known models, in no optimizer and with a gradient, that
+        stand where modules had these of an optimizer, which are of no model now.
+        """
+        models, optimizers = self.hub.models, self.hub.optimizers
+        lost = [p for p in params if models.entry_of(p) is None and self.paths.get(p)]
+        held = {id(p) for _, o in optimizers.found() for p in optimizers.params(o)} if lost else ()
         out = []
         for param in lost:
             ref, name = self.paths.get(param)
             root = ref()
-            now = dict(root.named_parameters()).get(name) if root is not None else None
-            entry = self.hub.models.entry_of(now) if now is not None else None
-            if entry is not None and now.requires_grad and id(now) not in held:
-                out.append([entry.name, self.made.get(now, "")])
+            for now in self._in_place(root, name) if root is not None else ():
+                entry = models.entry_of(now)
+                if entry is not None and now.grad is not None and id(now) not in held:
+                    out.append([entry.name, self.made.get(now, "")])
         return out
 
     def unfrozen(self, params):
