@@ -286,7 +286,8 @@ void ls_split_blame(const ls_observe_trace *trace, ls_split at, const ls_samples
                     const char *what, ls_observe_finding *out)
 {
     if (!blame_moved(trace, at, out) && !blame_skip(trace, at, out) &&
-        !blame_rate(trace, at, out) && !blame_restore(trace, at, what, out)) {
+        !blame_rate(trace, at, out) && !blame_restore(trace, at, what, out) &&
+        !blame_restore(trace, at, "optimizer", out)) {
         blame_samples(samples, at.step, out);
     }
 }

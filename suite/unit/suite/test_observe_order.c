@@ -488,6 +488,8 @@ static const calls_row others[] = {
     {SPLIT("L", "L{\"times\":2}", "\"lr\":0.05,"), "replicas.step", LS_FAIL, "rank 1 alone"},
     {SPLIT("", "", "\"lr\":0.05,") ";" GIVEN("0", "optimizer", "0"), "replicas.step", LS_FAIL,
      "| rank 0 restored the optimizer from a file 1 times, rank 1 0 times | train.py:10 | call"},
+    {SPLIT("", "", "") ";" GIVEN("0", "optimizer", "0"), "replicas.step", LS_FAIL,
+     "| rank 0 restored the optimizer from a file 1 times, rank 1 0 times | train.py:10 | call"},
     {SPLIT("", "", "") ";" GIVEN("0", "model", "2"), "replicas.step", LS_FAIL,
      "| rank 0 restored the model from a file 1 times, rank 1 0 times |"},
     {SPLIT("", "", "") ";" GIVEN("1", "model", "2") ";" GIVEN("1", "model", "0"), "replicas.step",
