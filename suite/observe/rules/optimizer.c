@@ -464,12 +464,14 @@ static double highest_rate(const ls_observe_step *step, const char **at)
     return highest;
 }
 
-/* The last steps whose rates are at most that; those that no optimizer took do not count. */
-static int count_last(const ls_observe_rank *rank, double limit, const char **at)
+/* The last or the first steps whose rates are at most that; those that no optimizer took do not
+ * count. */
+static int count_end(const ls_observe_rank *rank, bool last, double limit, const char **at)
 {
     int count = 0;
-    for (int i = rank->step_count - 1; i >= 0; i--) {
-        double rate = highest_rate(&rank->step[i], at);
+    for (int i = 0; i < rank->step_count; i++) {
+        const ls_observe_step *step = &rank->step[last ? rank->step_count - 1 - i : i];
+        double rate = highest_rate(step, at);
         if (rate > limit) {
             break;
         }
@@ -496,7 +498,8 @@ static const ls_tol next_to_nothing = LS_TOL(
           "training");
 
 static const ls_tol idle_end =
-    LS_TOL(3, "steps at the rate 0: the last one of a schedule has it, and one more by rounding");
+    LS_TOL(3, "steps at the rate 0: the last or first one of a schedule has it, and one more by "
+              "rounding");
 static const ls_tol idle_share =
     LS_TOL(0.1, "of all steps: a schedule that is some steps short costs no training");
 static const ls_tol small_end =
@@ -504,7 +507,8 @@ static const ls_tol small_end =
 static const ls_tol small_share =
     LS_TOL(1.0 / 3, "of all steps: schedules end low, but for less than that");
 
-/* A schedule that ends at 0 does so in its last step. Steps behind that train nothing. */
+/* A schedule that ends at 0 does so in its last step, one that begins there in its first. Other
+ * steps at 0 train nothing. */
 static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 {
     const char *at = "";
@@ -512,11 +516,13 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
     for (int i = 0; i < rank->step_count; i++) {
         highest = fmax(highest, highest_rate(&rank->step[i], &at));
     }
-    int idle = count_last(rank, 0, &at);
-    int small = count_last(rank, next_to_nothing.value * highest, &at);
+    int first = count_end(rank, false, 0, &at), idle = count_end(rank, true, 0, &at);
+    int small = count_end(rank, true, next_to_nothing.value * highest, &at);
+    bool late = first > idle; /* it begins at 0 and stays there for a while */
+    idle = late ? first : idle;
     if (highest > 0 && idle >= idle_end.value && idle > idle_share.value * rank->step_count) {
-        ls_verdict_fail(&out->verdict, "the rate is 0 in the last %d of %d steps", idle,
-                        rank->step_count);
+        ls_verdict_fail(&out->verdict, "the rate is 0 in the %s %d of %d steps",
+                        late ? "first" : "last", idle, rank->step_count);
     } else if (!by_value(rank) && isfinite(highest) && highest > 0 && small >= small_end.value &&
                small > small_share.value * rank->step_count) {
         ls_verdict_fail(&out->verdict,
@@ -525,16 +531,20 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
     } else {
         return;
     }
-    ls_verdict_cause(&out->verdict, "a schedule made for fewer steps than the job makes, or one of "
-                                    "epochs that is stepped with each batch");
+    ls_verdict_cause(&out->verdict,
+                     late ? "a warm-up that divides whole numbers, or one counted in epochs: steps "
+                            "at the rate 0 train nothing"
+                          : "a schedule made for fewer steps than the job makes, or one of epochs "
+                            "that is stepped with each batch");
     const ls_call *schedule = NULL;
     ls_trace_each_step(step, rank) {
         const ls_call *call = ls_trace_next_kind(step, LS_CALL_SCHEDULE, NULL);
         schedule = call != NULL ? call : schedule;
     }
     ls_finding_blame(out, schedule != NULL ? schedule_place(rank, schedule) : at,
-                     "give the schedule the number of optimizer steps of one rank, or "
-                     "step it with each epoch where it counts epochs");
+                     late ? "let the warm-up rise with each step: (step + 1) / steps"
+                          : "give the schedule the number of optimizer steps of one rank, or "
+                            "step it with each epoch where it counts epochs");
 }
 
 void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
