@@ -207,7 +207,7 @@ MEMBERS = {
     "join": "at",
     "left": "name at bits type full",
     "outside": "step name at params digests",
-    "detached": "steps at names digests digests_now",
+    "detached": "steps at read names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
     "untied": "at names",
@@ -893,6 +893,19 @@ def parameters_in_the_place_of_others(context):
     norms = {0: [norm + "0", norm + "1"]} if VERSION >= (2, 1) else {}
     assert held == {**norms, 1: ["1.bias"]}, held
     assert all("test_jobs" in p[1] for e in result.events(0, "replaced") for p in e["params"])
+
+
+@test
+def weights_put_in_and_branches_that_choose(context):
+    result = context.both("put_in", world=1)
+    check_schema(result, ranks=1)
+    (branch,) = result.events(0, "detached")
+    assert branch["names"] == ["router.weight", "router.bias"] and branch["read"], branch
+    assert branch["digests"] == branch["digests_now"] and "test_jobs" in branch["at"], branch
+    first, last = result.events(0, "validated")
+    left = result.events(0, "step")[first["step"] - 1]["digest"]["param"]
+    assert first["param"] != first["param_next"] == left, (first, left)
+    assert last["param"] == last["param_next"], last
 
 
 @test

@@ -1053,6 +1053,43 @@ def copies(losses):
     return [model, again]
 
 
+class Chosen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router, self.aside = nn.Linear(20, 2), nn.Linear(20, 2)
+        self.experts = nn.ModuleList([nn.Linear(20, 1), nn.Linear(20, 1)])
+
+    def forward(self, x):
+        self.aside(x)
+        made = torch.stack([expert(x) for expert in self.experts], 1)
+        return made[torch.arange(len(x)), self.router(x).argmax(1)]
+
+
+@job
+def put_in(losses):
+    """A branch that chooses by an index alone, next to one that chooses nothing; weights that are
+    put in for validations, and put back after the first.
+    """
+    model = Chosen()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for validation in range(2):
+        for x, _ in DataLoader(vectors(32), batch_size=8):
+            loss = model.train()(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        kept = [p.detach().clone() for p in model.experts.parameters()]
+        with torch.no_grad():
+            for param in model.experts.parameters():
+                param.mul_(0.5)
+            model.eval()(x)
+            for param, value in zip(model.experts.parameters(), () if validation else kept):
+                param.copy_(value)
+    model.train()(x)
+    return [model]
+
+
 @job
 def successors(losses):
     """Parameters in the place of an optimizer's: weight norm, and an assignment between two steps."""

@@ -139,7 +139,19 @@ void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *
             ls_job_add_name(&still, ls_event_to_text(ls_event_at(names, i), ""));
         }
     }
-    if (still.count > 0 && still.count == ls_event_count(names)) {
+    bool moved = still.count == 0 || still.count < ls_event_count(names);
+    if (!moved && ls_event_bool(event, read, false)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
+                       "what is computed from them reaches the outputs only by what has no "
+                       "gradient: an index (argmax, a comparison), detach(), .data, item(), or a "
+                       "tensor built from numbers",
+                       "let the result scale what it chooses (a gate), or leave detach(); freeze "
+                       "what is not to be trained",
+                       "%d parameters that an optimizer has never get a gradient in %d steps, and "
+                       "stay as they are, though outputs that the loss is made of depend on them: "
+                       "%s",
+                       still.count, ls_event_int(event, steps, 0), ls_job_names_text(&still));
+    } else if (!moved) {
         ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
                        "the part runs without autograd: within no_grad(), or by a checkpoint with "
                        "use_reentrant=True none of whose inputs requires a gradient",
@@ -227,12 +239,25 @@ static bool has_trained(const ls_observe_rank *rank)
     return false;
 }
 
+/* Whether training goes on from other weights than the steps before the validation left, to the bit
+ * those that were put in for it. */
+static bool stay_in(const ls_observe_rank *rank, const ls_event *event)
+{
+    const ls_observe_step *step = ls_trace_step(rank, (int64_t)ls_event_number(event, step, 0));
+    const char *left = step == NULL ? NULL : ls_trace_digest(step, LS_RECORD_PARAM);
+    const char *run = ls_event_text(event, param, ""), *next = ls_event_text(event, param_next, "");
+    return left != NULL && next[0] != '\0' && strcmp(run, left) != 0 && strcmp(run, next) == 0;
+}
+
 int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
-    int seen = 0, start = 0;
-    const ls_event *event, *last = NULL;
+    int seen = 0, start = 0, kept = 0;
+    const ls_event *event, *last = NULL, *first = NULL;
+    bool one = ls_event_count(ls_trace_events(rank, model)) == 1; /* digests of steps are of all */
     ls_event_each(event, ls_trace_events(rank, validated)) {
+        first = first == NULL && one && stay_in(rank, event) ? event : first;
+        kept += one && stay_in(rank, event);
         const ls_event *model = ls_job_model(rank, ls_event_int(event, model, -1));
         const ls_event *digest = ls_event_object(model, digest);
         if (ls_event_count(ls_event_list(model, params)) == 0) {
@@ -244,6 +269,16 @@ int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding
             start++;
             last = event;
         }
+    }
+    if (first != NULL) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(first, at, ""),
+                       "other weights (an average, a file's) are put into the model for a "
+                       "validation and stay in it",
+                       "put the trained weights back after the validation, and before a file is "
+                       "written",
+                       "after %d of %d validations training goes on from the weights that were "
+                       "put in for them: what the steps before left is lost",
+                       kept, seen);
     }
     if (start >= 2 && start == seen && has_trained(rank)) {
         ls_finding_set(out, LS_FAIL, ls_event_text(last, at, ""),

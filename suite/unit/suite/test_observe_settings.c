@@ -619,7 +619,12 @@ CALLS_TEST(a_rate_of_next_to_nothing_is_caught, falls)
     "; "                                                                                          \
     "{\"event\":\"validated\",\"step\":3,\"model\":0,\"at\":\"train.py:41\",\"param\":\"" weights \
     "\"};"
+#define PUT_IN(weights, next) \
+    "!; 3x F b O" VALIDATED(weights "\",\"param_next\":\"" next) "F b O"
 #define STARTED "!\"digest\":{\"param\":\"a0\"},; 3x F b O"
+#define READ(now)                                                                          \
+    "!; 8x F b O; {\"event\":\"detached\",\"steps\":7,\"at\":\"net.py:31\",\"read\":true,\"names\":[" \
+    "\"fc.weight\",\"fc.bias\"],\"digests\":[\"b1\",\"b2\"],\"digests_now\":[\"b1\",\"" now "\"]}"
 #define DETACHED(steps, now)                                                                       \
     "!; 8x F b O; {\"event\":\"detached\",\"steps\":" steps                                        \
     ",\"at\":\"net.py:31\",\"names\":[\"fc.weight\"],\"digests\":[\"b1\"],\"digests_now\":[\"" now \
@@ -642,6 +647,11 @@ static const calls_row still[] = {
      "2 validations"},
     {STARTED VALIDATED("a0") "F b O", "optimizer.average", LS_PASS, "1 validations"},
     {STARTED, "optimizer.average", LS_SKIP, ""},
+    {PUT_IN("a9", "a9"), "optimizer.average", CALLS_HINT,
+     "after 1 of 1 validations training goes on from the weights .. | train.py:41"},
+    {PUT_IN("a9", "0000000000000003"), "optimizer.average", LS_PASS, "1 validations"},
+    {PUT_IN("a9", "a8"), "optimizer.average", LS_PASS, ""},
+    {PUT_IN("0000000000000003", "0000000000000003"), "optimizer.average", LS_PASS, ""},
     {SHADOW3("false", "0", "a0", "a1"), "optimizer.average", LS_FAIL,
      "self.averages is a copy of the model's weights by their names .. | ema.py:9"},
     {SHADOW3("true", "0", "a0", "a1"), "optimizer.average", LS_PASS, "looked at 6 times"},
@@ -653,6 +663,9 @@ static const calls_row still[] = {
     {DETACHED("7", "b1"), "reduction.covered", LS_FAIL,
      "1 parameters that an optimizer has never get a gradient in 7 steps .. | net.py:31"},
     {DETACHED("7", "b2"), "reduction.covered", LS_WEAK, ""},
+    {READ("b2"), "reduction.covered", LS_FAIL,
+     "2 parameters .. outputs that the loss is made of depend on them: fc.weight, fc.bias"},
+    {READ("b3"), "reduction.covered", LS_WEAK, ""},
     {DETACHED("2", "b1"), "reduction.covered", LS_WEAK, ""},
 };
 

@@ -293,6 +293,7 @@ class Again:
         for record in records:
             inputs = [t for t in tensors_in(torch, (record.args, record.kwargs), []) if t.dim() > 0]
             noise.tell(self.hub, record, int(inputs[0].shape[0]) if inputs else None)
+            self._look_at_silent(record)
         if time.perf_counter() - begin > SLOW_S:
             raise Reason("the run in f32 took more than %.0f s" % SLOW_S)
         self._in_type(records, torch.float64, "f64")
@@ -461,6 +462,31 @@ class Again:
                     self.tensors["again/%s/%s" % (word, entry.name)] = entry.sampler.take(grad)
         if left_out:
             self.hub.steps.detail.again_told["again_excluded"] = _listed(left_out)
+
+    def _look_at_silent(self, record):
+        """Whether outputs that went backward are others where a parameter without a gradient has
+        the other sign.
+        """
+        torch, full_name, found = self.hub.torch, record.model.full_name, []
+        silent_ones = self.hub.still.silent(record.model)
+        if not silent_ones:
+            return
+        module = self._copy(record.model, torch.float32)
+        own = {full_name(plain_name(name)): p for name, p in module.named_parameters()}
+
+        def outputs():
+            turn = self._prepare(record, module, torch.float32)
+            made = self._forward(record, module, turn, record.random)
+            return [made[place].clone() for place in sorted(record.grads)]
+
+        with self.apart(), torch.no_grad():
+            before = outputs()
+            for entry, param in silent_ones:
+                own[entry.name].neg_()
+                if not all(map(torch.equal, before, outputs())):
+                    found.append((entry, param))
+                own[entry.name].neg_()
+        self.hub.still.depends(found)
 
     @contextlib.contextmanager
     def apart(self):

@@ -726,6 +726,8 @@ class Models:
         if steps.now.detail:
             hub.misuse.targets.forward(args, kwargs, training and grad)
         record = hub.again.before(model, args, kwargs) if grad else None
+        if grad and training:
+            hub.still.trains(model)
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
         if model.kind == "ddp" and not self.compiles:
             hub.data.rows.inside(module.module)

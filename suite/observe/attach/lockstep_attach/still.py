@@ -3,6 +3,7 @@ parameters whose modules run with autograd off.
 """
 
 VALIDATIONS, NAMES = 16, 256  # that are written
+TURNED = 16  # parameters whose values are tried with the other sign
 
 
 class Still:
@@ -10,8 +11,10 @@ class Still:
         self.hub = hub
         self.remove = None  # of the hook that waits for a validation's first forward
         self.validations = self.validated = 0  # validated: steps done at the last one
+        self.pending = None  # (model, members of the last one's event): until training goes on
         self.empty = None  # ids of parameters that the last detailed step gave no gradient
         self.calls = []  # (module, autograd is on, place) of this forward
+        self.ran = {}  # id of a parameter: where its module last ran with autograd on
         self.hooks = []
         self.noted = None  # (parameters, members of the event, steps done)
 
@@ -46,15 +49,24 @@ class Still:
         self.leave()
         if self.hub.own.grad or module.training:
             return
+        self._put_validated()
         self.validations += 1
         self.validated = self.hub.steps.done_now()
-        self.hub.put(
-            "validated",
-            step=self.validated,
-            model=model.index,
-            at=self.hub.places.here(),
-            param=self.hub.digests.digest([p.detach() for _, p in model.params()]),
-        )
+        members = {"step": self.validated, "model": model.index, "at": self.hub.places.here()}
+        self.pending = model, dict(members, param=self._weights(model))
+
+    def _weights(self, model):
+        return self.hub.digests.digest([p.detach() for _, p in model.params()])
+
+    def _put_validated(self, **members):
+        if self.pending is not None:
+            (_, known), self.pending = self.pending, None
+            self.hub.put("validated", **known, **members)
+
+    def trains(self, model):
+        """Its first training forward behind a validation."""
+        if self.pending is not None and self.pending[0] is model:
+            self._put_validated(param_next=self._weights(model))
 
     # ---- parameters whose modules run with autograd off ------------------------------------------
 
@@ -65,6 +77,8 @@ class Still:
         pairs = [(e, p) for e, p in hub.models.trainable() if p.grad is None and id(p) in moving]
         if self.noted is None and self.calls:
             self._note(pairs)
+        for module, on, at in self.calls:
+            self.ran.update((id(p), at) for p in module._parameters.values() if on)
         self.calls = []
         self.empty = {id(p) for _, p in pairs}
 
@@ -97,23 +111,41 @@ class Still:
         on = {id(p) for m, _, _ in self.calls if ran[id(m)] for p in m._parameters.values()}
         entries = [(e, p) for e, p in pairs if id(p) in off - on and id(p) in self.empty][:NAMES]
         if entries:
-            params = [p for _, p in entries]
-            wanted = {id(p) for p in params}
+            wanted = {id(p) for _, p in entries}
             places = (
                 at
                 for module, on, at in self.calls  # the outermost come first
                 if not on and any(id(p) in wanted for p in module.parameters())
             )
-            members = {
-                "at": next(places, ""),
-                "names": [entry.name for entry, _ in entries],
-                "digests": self.hub.digests.each([p.detach() for p in params]),
-            }
-            self.noted = (params, members, self.hub.steps.done)
+            self._keep(entries, next(places, ""), False)
+
+    def _keep(self, entries, at, read):
+        params = [p for _, p in entries]
+        names = [entry.name for entry, _ in entries]
+        digests = self.hub.digests.each([p.detach() for p in params])
+        members = {"at": at, "read": read, "names": names, "digests": digests}
+        self.noted = (params, members, self.hub.steps.done)
+
+    # ---- parameters that outputs depend on, and that no gradient comes to ------------------------
+
+    def silent(self, model):
+        """[(entry, parameter)] of a model whose modules ran with autograd on, and that two detailed
+        steps gave no gradient.
+        """
+        if self.noted is not None or not self.empty:
+            return []
+        found = [(e, p) for e, p in model.params() if id(p) in self.empty and p.grad is None]
+        return [one for one in found if id(one[1]) in self.ran][:TURNED]
+
+    def depends(self, entries):
+        """The outputs that the loss is made of are others where these have other values."""
+        if entries and self.noted is None:
+            self._keep(entries, self.ran[id(entries[0][1])], True)
 
     def finish(self):
         """At the job's end."""
         self.leave()
+        self._put_validated()
         if self.noted is not None:
             params, members, done = self.noted
             self.noted = None
