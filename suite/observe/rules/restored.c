@@ -449,7 +449,8 @@ static const ls_event *written_by(const ls_observe_trace *writer, const char *pa
 /* What was trained of a pass that was cut, on this rank, and of the pass that goes on with it. */
 typedef struct rest {
     const ls_event *cut, *on;
-    int trained, left, whole; /* samples */
+    int skipped, trained, left, whole; /* samples */
+    bool within; /* by the sampler's epoch the pass that goes on is the one that was cut */
 } rest;
 
 /* Samples of a batch, also of a batch sampler that does not say it; 0: unknown. */
@@ -494,7 +495,46 @@ static const ls_event *cut_pass(const ls_observe_rank *rank, int64_t saved)
     return last == NULL || behind || ls_event_bool(last, whole, false) ? NULL : last;
 }
 
-/* The job goes on within the pass: what it takes is what was left. */
+/* Whether two passes draw the same indices, as far as both have gone. */
+static bool is_one_order(const ls_event *a, const ls_event *b)
+{
+    const ls_event *one = ls_event_first(ls_event_list(a, kept));
+    const ls_event *other = ls_event_first(ls_event_list(b, kept));
+    for (; one != NULL && other != NULL; one = ls_event_after(one), other = ls_event_after(other)) {
+        if (one->number != other->number) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether a pass is the one that was cut, drawn from its beginning, or its rest; batches are left
+ * out at its beginning. */
+static bool is_within(const rest *r)
+{
+    int epoch = ls_event_int(r->cut, sampler_epoch, -1), batch = batch_of(r->on);
+    bool less = r->skipped > 0 ? is_one_order(r->cut, r->on)
+                               : ls_job_count(r->on, count) + batch <= r->whole;
+    return less && epoch >= 0 && ls_event_int(r->on, sampler_epoch, -1) == epoch &&
+           ls_event_same(r->on, r->cut, source);
+}
+
+/* The most batches that a step takes. */
+static int most_backwards(const ls_observe_rank *rank)
+{
+    int most = 1;
+    ls_trace_each_step(step, rank) {
+        int own = 0;
+        ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+            own += call->times;
+        }
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
+/* The job goes on within the pass: what it takes is what was left, or both passes are of one epoch.
+ */
 static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest *out)
 {
     const ls_event *on = ls_pass_trained(&trace->rank[k], 0);
@@ -503,9 +543,10 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
         batch_of(on) != batch_of(cut) || !is_same_data(on, cut)) {
         return false;
     }
-    int first = trained_of(on, &out->left), batch = batch_of(on);
+    int batch = batch_of(on);
+    out->skipped = trained_of(on, &out->left);
     trained_of(cut, &out->trained);
-    out->whole = first > 0 ? ls_job_count(on, count)
+    out->whole = out->skipped > 0 ? ls_job_count(on, count)
                            : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
     ls_event_each(data, ls_trace_events(&trace->before->rank[k], data)) {
         bool same = ls_pass_is_trained(data) && is_same_data(data, on);
@@ -515,7 +556,9 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
     }
     out->cut = cut;
     out->on = on;
-    return out->trained > 0 && out->left > 0 && abs(out->trained + out->left - out->whole) < batch;
+    out->within = is_within(out);
+    return out->trained > 0 && out->left > 0 &&
+           (out->within || abs(out->trained + out->left - out->whole) < batch);
 }
 
 /* Adds to `times` how often each index was trained on; false: one is none of the data set. */
@@ -571,6 +614,17 @@ static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_
 static void report_rest(const rest *r, const char *at, ls_observe_finding *out)
 {
     int had = ls_event_int(r->cut, sampler_epoch, -1), has = ls_event_int(r->on, sampler_epoch, -1);
+    int batch = batch_of(r->on);
+    if (r->within && r->skipped > 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the job skips %d batches of the pass that the file cut, and %d of it were "
+                         "trained on: a count of steps taken as one of batches, say",
+                         r->skipped / batch, (r->trained + batch - 1) / batch);
+        ls_finding_blame(out, ls_event_text(r->on, at, ""),
+                         "skip as many batches as were trained on: optimizer steps times the "
+                         "batches of a step, within the epoch");
+        return;
+    }
     if (had < 0 || has < 0 || had == has) {
         ls_finding_explain(
             out, at,
@@ -618,15 +672,15 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
             judge_offset(&r, load, k, out);
         }
     }
-    int fill = batch * trace->world;
+    int fill = batch * trace->world, again = 0, never = 0;
+    int slack = r.within ? fill * most_backwards(&trace->before->rank[0]) : fill;
     if (known && ls_verdict_good(out->verdict.code) && count_above(early, length, 1) <= fill &&
         count_above(late, length, 1) <= fill) {
-        int again = 0, never = 0;
         for (int i = 0; i < length; i++) {
             again += early[i] > 0 && late[i] > 0;
             never += early[i] == 0 && late[i] == 0;
         }
-        if (again > fill) {
+        if (again > slack || (r.within && never > slack)) {
             ls_verdict_fail(&out->verdict,
                             "%d of %d samples were trained on before %.100s was written and come "
                             "again in the rest of the pass, and %d never come",
@@ -981,6 +1035,60 @@ static bool is_share(const ls_event *a, const ls_event *b)
 static const ls_tol apart = LS_TOL(16, "bounds: a decay that changes from step to step");
 enum { FIRST = 3 }; /* steps, which are looked at in detail in both jobs */
 
+/* Whether a load_state_dict gave these bits. */
+static bool was_given(const ls_observe_rank *rank, const char *bits)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, bits, "?"), bits) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Averages that move by more than rounding. */
+static int count_moving(const ls_observe_rank *rank)
+{
+    const ls_event *one;
+    int count = 0;
+    ls_event_each(one, ls_trace_events(rank, averaged)) {
+        count += ls_event_has(one, bits) &&
+                 ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
+    }
+    return count;
+}
+
+/* The only average of a job that goes on begins neither as the writer left its own, nor as weights
+ * of a file, nor as those of the model are: with the bits that the writer's began with, it holds
+ * what was drawn. */
+static void judge_anew(const ls_observe_trace *trace, int k, const ls_event *first,
+                       ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k], *before = &trace->before->rank[k];
+    const ls_event *load = ls_event_at(ls_trace_events(rank, load), 0);
+    const char *bits = ls_event_text(first, bits, ""), *path = ls_event_text(load, path, "");
+    int writer = 0;
+    const ls_event *save = written_by(trace->before, path, &writer);
+    const ls_event *was = moved_in(before, 0, 1);
+    bool drawn = was != NULL && ls_event_same(was, first, bits);
+    if (last_restore(rank, "optimizer") == NULL || save == NULL || was_given(rank, bits) ||
+        count_moving(rank) != 1 || count_moving(before) != 1 ||
+        ls_event_count(ls_event_list(save, averages)) != 1) {
+        return;
+    }
+    ls_observe_finding one = {0};
+    ls_finding_set(&one, LS_FAIL, ls_event_text(load, at, ""),
+                   "the average is made before the file's weights are loaded, and nothing is "
+                   "loaded into it: it begins with weights as they were drawn",
+                   "save the average and load it, or make it of the weights that were loaded",
+                   "rank %d: the average of the job that goes on from %.100s begins neither with "
+                   "what the average of the job that wrote it held then, nor with weights that "
+                   "were loaded%s",
+                   k, path, drawn ? ", but as that one began, to the bit" : "");
+    (drawn ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+}
+
 /* The share of the way that an average moves changes from step to step, by a count of them. In a
  * job that has it from a file, the shares of the first steps are those of the job that wrote it. */
 static void judge_average(const ls_observe_trace *trace, int k, const ls_event *first,
@@ -992,6 +1100,7 @@ static void judge_average(const ls_observe_trace *trace, int k, const ls_event *
     int number = ls_event_int(first, average, -1), was = average_of(trace->before, path, bits);
     const ls_event *begin = moved_in(before, was, 1), *end = NULL, *later;
     if (was < 0) {
+        judge_anew(trace, k, first, out);
         return;
     }
     for (int step = 1; step <= FIRST; step++) {
