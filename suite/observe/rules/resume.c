@@ -103,22 +103,71 @@ static void judge_lost_moments(const ls_observe_trace *trace, ls_observe_finding
     }
 }
 
-/* ---- models that are loaded ------------------------------------------------------------------ */
+/* ---- what a job restores --------------------------------------------------------------------- */
 
 static bool restores(const ls_event *restore, const char *what)
 {
     return strcmp(ls_event_text(restore, what, ""), what) == 0;
 }
 
-static bool loaded_before(const ls_observe_rank *rank, const ls_event *restore)
+/* Steps that were done when the first backward ran. A state is also restored in two phases: PyTorch
+ * steps an optimizer that has none by gradients of 0, and fills in what that made. */
+static int64_t begun(const ls_observe_rank *rank)
+{
+    ls_trace_each_call_of(walk, rank) {
+        if (walk.call->kind == LS_CALL_BACKWARD) {
+            return walk.step->step->step - 1;
+        }
+    }
+    return 0;
+}
+
+/* What the job restored before its first step. An optimizer's state without entries is none: of one
+ * that has not stepped, as packages load it to move it to a device. */
+static const ls_event *restored(const ls_observe_rank *rank, const char *what)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (restores(restore, what) && ls_saved_step(restore) <= begun(rank) &&
+            ls_event_int(restore, entries, 1) != 0) {
+            return restore;
+        }
+    }
+    return NULL;
+}
+
+/* ---- models that are loaded ------------------------------------------------------------------ */
+
+/* The first file with a model that was loaded before that; NULL: none. */
+static const ls_event *loaded_before(const ls_observe_rank *rank, const ls_event *restore)
 {
     const ls_event *load;
     ls_event_each(load, ls_trace_events(rank, load)) {
         if (ls_saved_has(load, "model") && ls_saved_step(load) <= ls_saved_step(restore)) {
-            return true;
+            return load;
         }
     }
-    return false;
+    return NULL;
+}
+
+/* Whether the job that wrote the file had other weights in all files of that path. */
+static bool has_others(const ls_observe_trace *trace, const ls_event *load, const char *bits)
+{
+    const ls_observe_trace *writer = trace->before;
+    const ls_event *save, *pair;
+    int known = 0;
+    for (int k = 0; k < (writer != NULL ? writer->world : 0); k++) {
+        ls_event_each(save, ls_trace_events(&writer->rank[k], save)) {
+            ls_event_each(pair, ls_event_list(save, digests)) {
+                bool own = ls_event_same(save, load, path);
+                if (own && strcmp(ls_event_to_text(ls_event_at(pair, 1), ""), bits) == 0) {
+                    return false;
+                }
+                known += own;
+            }
+        }
+    }
+    return known > 0 && bits[0] != '\0';
 }
 
 /* Weights that state_dict() gave behind a validation are loaded once, after steps and more
@@ -176,7 +225,11 @@ static void judge_taken(const ls_observe_trace *trace, int k, ls_observe_finding
         if (own == params && step > 0 && ls_event_integer(restore, made, -1) == step) {
             continue; /* nothing was trained since: harmless, where values were changed in place */
         }
-        if (own == params && (step > 0 || loaded_before(rank, restore))) {
+        const ls_event *load = loaded_before(rank, restore);
+        if (own == params && (step > 0 || load != NULL)) {
+            bool certain = step > 0 ? is_chosen(rank, restore)
+                                    : restored(rank, "optimizer") != NULL &&
+                                          has_others(trace, load, ls_event_text(restore, bits, ""));
             ls_observe_finding one = {0};
             ls_finding_set(&one, LS_FAIL, "",
                            step > 0 ? "state_dict() does not copy: weights that were kept to come "
@@ -191,39 +244,12 @@ static void judge_taken(const ls_observe_trace *trace, int k, ls_observe_finding
                 &one, at,
                 step > 0 ? "keep a copy: copy.deepcopy(model.state_dict())"
                          : "compare the names: the file's with those of model.state_dict()");
-            (step > 0 && is_chosen(rank, restore) ? ls_calls_keep_worst : ls_finding_guess)(out,
-                                                                                            &one);
+            (certain ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
         }
     }
 }
 
 /* ---- a job that goes on ---------------------------------------------------------------------- */
-
-/* Steps that were done when the first backward ran. A state is also restored in two phases: PyTorch
- * steps an optimizer that has none by gradients of 0, and fills in what that made. */
-static int64_t begun(const ls_observe_rank *rank)
-{
-    ls_trace_each_call_of(walk, rank) {
-        if (walk.call->kind == LS_CALL_BACKWARD) {
-            return walk.step->step->step - 1;
-        }
-    }
-    return 0;
-}
-
-/* What the job restored before its first step. An optimizer's state without entries is none: of one
- * that has not stepped, as packages load it to move it to a device. */
-static const ls_event *restored(const ls_observe_rank *rank, const char *what)
-{
-    const ls_event *restore;
-    ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (restores(restore, what) && ls_saved_step(restore) <= begun(rank) &&
-            ls_event_int(restore, entries, 1) != 0) {
-            return restore;
-        }
-    }
-    return NULL;
-}
 
 /* A file loaded before the first step that has the part. */
 static const ls_event *loaded(const ls_observe_rank *rank, const char *part)

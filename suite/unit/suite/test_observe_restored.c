@@ -240,6 +240,18 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
           "\"};" STEP("0.2")
 #define LEFT(name, full) LEFT_AS("f32", name, full)
 
+/* A model that is given its own values next to a file's optimizer. */
+#define HELD                                                                                  \
+    STEP("0.2")                                                                               \
+    "; "                                                                                      \
+    "{\"event\":\"save\",\"step\":1,\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}," \
+    "\"digests\":[[0,\"9\"]]}"
+#define GIVEN_OWN(bits)                                                                           \
+    LOADED("")                                                                                    \
+    ";" RESTORE "; {\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3," \
+    "\"own\":3,\"at\":\"train.py:10\",\"step\":0,\"bits\":\"" bits "\"};" UNNAMED("0.2", "0") \
+        ";" STEP("0.2")
+
 /* A job of one epoch, and the next one, which takes up weights and epoch and no moments. */
 #define ADAM(rate)                                                                                \
     "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"Adam\",\"rule\":\"adam\",\"state\":0,"  \
@@ -393,6 +405,9 @@ static const struct {
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1", "3") ";" STEP("0.2") ";" DREW(
          "true", "8", "[0,3]", "[1,3,5,7,0,2,4,6]", "3", "4"),
      LS_PASS, ""},
+    /* none of the file's weights, though its optimizer; those of the file, given in another way */
+    {"/a/", HELD, GIVEN_OWN("5"), LS_FAIL, "it changes nothing | no name of the file fits"},
+    {"/a/", HELD, GIVEN_OWN("9"), CALLS_HINT, "it changes nothing | no name of the file fits"},
     /* moments of another parameter; two alike; of one that has another name now */
     {"/a/", WROTE("[\"a\",\"b\"]", "[\"1\",\"2\"]"), READS("[\"b\",\"a\"]", "[\"1\",\"2\"]"),
      LS_FAIL,
