@@ -45,13 +45,14 @@ static void judge_replaced(const ls_observe_rank *rank, ls_observe_finding *out)
     if (first != NULL && ls_verdict_good(out->verdict.code)) {
         const ls_event *optimizer = ls_job_optimizer(rank, ls_event_int(replaced, optimizer, -1));
         const char *at = ls_event_to_text(ls_event_at(first, 1), "");
-        ls_finding_set(out, LS_FAIL, at[0] != '\0' ? at : ls_event_text(optimizer, at, ""),
-                       "the optimizer was built before parameters were replaced: it steps those "
-                       "that the model had",
-                       "build the optimizer after the model has its last parameters, or copy values "
-                       "into those that it has",
-                       "%d parameters took the place of an optimizer's and are in none: %.100s",
-                       ls_event_count(params), ls_event_to_text(ls_event_at(first, 0), "?"));
+        ls_finding_set(
+            out, LS_FAIL, at[0] != '\0' ? at : ls_event_text(optimizer, at, ""),
+            "the optimizer was built before parameters were replaced: it steps those "
+            "that the model had",
+            "build the optimizer after the model has its last parameters, or copy values "
+            "into those that it has",
+            "%d parameters took the place of an optimizer's and are in none: %.100s",
+            ls_event_count(params), ls_event_to_text(ls_event_at(first, 0), "?"));
     }
 }
 

@@ -546,8 +546,9 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
     int batch = batch_of(on);
     out->skipped = trained_of(on, &out->left);
     trained_of(cut, &out->trained);
-    out->whole = out->skipped > 0 ? ls_job_count(on, count)
-                           : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
+    out->whole = out->skipped > 0
+                     ? ls_job_count(on, count)
+                     : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
     ls_event_each(data, ls_trace_events(&trace->before->rank[k], data)) {
         bool same = ls_pass_is_trained(data) && is_same_data(data, on);
         if (same && ls_event_bool(data, whole, false)) {
@@ -616,10 +617,11 @@ static void report_rest(const rest *r, const char *at, ls_observe_finding *out)
     int had = ls_event_int(r->cut, sampler_epoch, -1), has = ls_event_int(r->on, sampler_epoch, -1);
     int batch = batch_of(r->on);
     if (r->within && r->skipped > 0) {
-        ls_verdict_cause(&out->verdict,
-                         "the job skips %d batches of the pass that the file cut, and %d of it were "
-                         "trained on: a count of steps taken as one of batches, say",
-                         r->skipped / batch, (r->trained + batch - 1) / batch);
+        ls_verdict_cause(
+            &out->verdict,
+            "the job skips %d batches of the pass that the file cut, and %d of it were "
+            "trained on: a count of steps taken as one of batches, say",
+            r->skipped / batch, (r->trained + batch - 1) / batch);
         ls_finding_blame(out, ls_event_text(r->on, at, ""),
                          "skip as many batches as were trained on: optimizer steps times the "
                          "batches of a step, within the epoch");

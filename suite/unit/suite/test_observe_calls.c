@@ -472,7 +472,8 @@ static const calls_row ends[] = {
     {"!\"unfrozen\":[[\"head.weight\",\"train.py:4\"],[\"fc.bias\",\"train.py:3\"]],;" BY_TWO
      "F b O Z",
      "optimizer.frozen", LS_FAIL, "1 parameters were frozen .. trained: head.weight .. train.py:4"},
-    {"F b O Z; {\"event\":\"replaced\",\"optimizer\":0,\"params\":[[\"fc.weight\",\"train.py:4\"]]}",
+    {"F b O Z; "
+     "{\"event\":\"replaced\",\"optimizer\":0,\"params\":[[\"fc.weight\",\"train.py:4\"]]}",
      "optimizer.frozen", LS_FAIL,
      "1 parameters took the place of an optimizer's and are in none: fc.weight | the optimizer was "
      "built before parameters were replaced .. train.py:4"},

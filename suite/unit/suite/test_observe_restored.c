@@ -213,9 +213,9 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define CUT_IN(epoch)                                                                              \
     "2x " STEP("0.2") ";" IN_EPOCH(epoch, "false", "4", "[0,1]", "[0,1,2,3]") ";" SAVED("last.pt", \
                                                                                         "2")
-#define CUT_AT(given, used, more)                                                             \
-    more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, "[0,1,2,3,4,5,6,7]") ";" \
-        SAVED("last.pt", "3")
+#define CUT_AT(given, used, more)                                  \
+    more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, \
+                                        "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
 #define ON_AT(used) GOES_ON IN_EPOCH("1", "true", "8", used, "[0,1,2,3,4,5,6,7]")
 #define GOES_ON BEGIN "2x " STEP("0.2") ";"
 #define MARKED(event, names, marks) \
@@ -241,16 +241,17 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define LEFT(name, full) LEFT_AS("f32", name, full)
 
 /* A model that is given its own values next to a file's optimizer. */
-#define HELD                                                                                  \
-    STEP("0.2")                                                                               \
-    "; "                                                                                      \
+#define HELD                                                                                \
+    STEP("0.2")                                                                             \
+    "; "                                                                                    \
     "{\"event\":\"save\",\"step\":1,\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}," \
     "\"digests\":[[0,\"9\"]]}"
-#define GIVEN_OWN(bits)                                                                           \
-    LOADED("")                                                                                    \
-    ";" RESTORE "; {\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3," \
-    "\"own\":3,\"at\":\"train.py:10\",\"step\":0,\"bits\":\"" bits "\"};" UNNAMED("0.2", "0") \
-        ";" STEP("0.2")
+#define GIVEN_OWN(bits)                                                                 \
+    LOADED("")                                                                          \
+    ";" RESTORE                                                                         \
+    "; {\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3," \
+    "\"own\":3,\"at\":\"train.py:10\",\"step\":0,\"bits\":\"" bits                      \
+    "\"};" UNNAMED("0.2", "0") ";" STEP("0.2")
 
 /* A job of one epoch, and the next one, which takes up weights and epoch and no moments. */
 #define ADAM(rate)                                                                                \
@@ -390,7 +391,8 @@ static const struct {
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[3,3]"), LS_PASS, ""},
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[1,3]"), LS_FAIL,
      "4 of 8 samples were trained on before last.pt was written and come again in the rest of "
-     "the pass, and 0 never come | the job skips 1 batches of the pass that the file cut, and 3 of it were trained on"},
+     "the pass, and 0 never come | the job skips 1 batches of the pass that the file cut, and 3 of "
+     "it were trained on"},
     {"/a/", CUT_AT("6", "[0,2]", "F b b O; "), ON_AT("[1,3]"), LS_PASS, ""},
     {"/a/", CUT_AT("2", "[0,0]", ""), ON_AT("[3,3]"), LS_FAIL, "and 4 never come"},
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[0,3]"), LS_PASS, ""},

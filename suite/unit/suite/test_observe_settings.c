@@ -619,11 +619,11 @@ CALLS_TEST(a_rate_of_next_to_nothing_is_caught, falls)
     "; "                                                                                          \
     "{\"event\":\"validated\",\"step\":3,\"model\":0,\"at\":\"train.py:41\",\"param\":\"" weights \
     "\"};"
-#define PUT_IN(weights, next) \
-    "!; 3x F b O" VALIDATED(weights "\",\"param_next\":\"" next) "F b O"
+#define PUT_IN(weights, next) "!; 3x F b O" VALIDATED(weights "\",\"param_next\":\"" next) "F b O"
 #define STARTED "!\"digest\":{\"param\":\"a0\"},; 3x F b O"
-#define READ(now)                                                                          \
-    "!; 8x F b O; {\"event\":\"detached\",\"steps\":7,\"at\":\"net.py:31\",\"read\":true,\"names\":[" \
+#define READ(now)                                                                        \
+    "!; 8x F b O; "                                                                      \
+    "{\"event\":\"detached\",\"steps\":7,\"at\":\"net.py:31\",\"read\":true,\"names\":[" \
     "\"fc.weight\",\"fc.bias\"],\"digests\":[\"b1\",\"b2\"],\"digests_now\":[\"b1\",\"" now "\"]}"
 #define DETACHED(steps, now)                                                                       \
     "!; 8x F b O; {\"event\":\"detached\",\"steps\":" steps                                        \
