@@ -1033,15 +1033,17 @@ def copies(losses):
     """An average that the script keeps; names of one parameter that get one each, and again one."""
     import copy
 
-    model, again = Tied(), Tied()
+    model, again, looped = Tied(), Tied(), Tied()
     average = copy.deepcopy(again)
+    for part in (looped.read, looped.write):
+        part.weight = nn.Parameter(part.weight.detach().clone())
     for one in (model, again) if VERSION >= (2, 1) else ():
         one.load_state_dict({k: v.clone() for k, v in one.state_dict().items()}, assign=True)
     again.write.weight = again.read.weight
-    params = [*model.parameters(), *again.parameters()]
+    params = [*model.parameters(), *again.parameters(), *looped.parameters()]
     optimizer = torch.optim.SGD(params, lr=0.1)
     for x, _ in DataLoader(vectors(32), batch_size=8):
-        loss = model(x).pow(2).mean() + again(x).pow(2).mean()
+        loss = sum(one(x).pow(2).mean() for one in (model, again, looped))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -1050,7 +1052,7 @@ def copies(losses):
             for kept, param in zip(average.parameters(), again.parameters()):
                 kept.lerp_(param, 1 / (len(losses) + 1))
     torch.save({"model": model.state_dict(), "ema": average.state_dict()}, sys.argv[2] + ".pt")
-    return [model, again]
+    return [model, again, looped]
 
 
 class Chosen(nn.Module):
@@ -1092,7 +1094,7 @@ def put_in(losses):
 
 @job
 def successors(losses):
-    """Parameters in the place of an optimizer's: weight norm, and an assignment between two steps."""
+    """Parameters in the place of an optimizer's: weight norm, an assignment between steps."""
     model = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 1), nn.Linear(1, 1))
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
     if VERSION >= (2, 1):

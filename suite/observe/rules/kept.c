@@ -28,7 +28,8 @@ static void judge_untied(const ls_observe_rank *rank, ls_observe_finding *out)
     if (untied != NULL && ls_verdict_good(out->verdict.code)) {
         ls_finding_set(out, LS_FAIL, ls_event_text(untied, at, ""),
                        "parameters were replaced by name, and each name got a Parameter of its own "
-                       "(load_state_dict with assign=True, or a conversion from meta)",
+                       "(load_state_dict with assign=True, a conversion from meta, or a loop over "
+                       "the parameters of each module)",
                        "tie them again before the model is wrapped and the optimizer is built, or "
                        "load without assign=True",
                        "%.80s and %.80s were one Parameter, are two of equal values since, and "

@@ -17,7 +17,9 @@ class Params:
         self.moved = 0
         self.replaced = {}  # place: how many parameters it put in the place of others
         self.tied = []  # of a module that is converted from meta: names of one parameter
-        self.torn = []  # (module, names, place) of one that became several
+        self.torn = []  # ([(module, name)] of one that became several, place)
+        self.homes = ByObject()  # of parameters: [(module, name)] that have got them
+        self.leaving = ByObject()  # of one with several: [(module, name, place)] that got another
         self.thawed = ByObject()  # where parameters took the place of frozen ones
         self.paths = ByObject()  # of parameters when an optimizer was built: (root, name)
         self.made = ByObject()  # since then: where modules got these parameters
@@ -77,33 +79,53 @@ class Params:
         return {"%s.%s" % (path, k) if path else k: p for path, own in found for k, p in own}
 
     def ties(self, module):
+        """[the names] of parameters that have several."""
         found = {}
         for name, param in self._all(module).items():
             found.setdefault(id(param), []).append(name)
         return [n for n in found.values() if len(n) > 1 and self._all(module)[n[0]] is not None]
 
-    def _under(self, module, names):
-        """The parameters that have them, each once."""
-        own = self._all(module)
-        held = [own.get(name) for name in names]
+    def _at(self, holders):
+        """The parameters that stand there, each once."""
+        pairs = ((ref(), name) for ref, name in holders)
+        held = [module._parameters.get(name) for module, name in pairs if module is not None]
         return list({id(p): p for p in held if p is not None}.values())
 
     def parted(self, module, ties):
         """They may be tied again before they are trained."""
+        parts = dict(module.named_modules())
         for names in ties:
-            if len(self._under(module, names)) > 1:
-                self.torn.append((weakref.ref(module), names, self.hub.places.here()))
+            pairs = (name.rpartition(".") for name in names)
+            holders = [(weakref.ref(parts[path]), leaf) for path, _, leaf in pairs]
+            if len(self._at(holders)) > 1:
+                self.torn.append((holders, self.hub.places.here()))
+
+    def _leave(self, module, name, old, at):
+        """One of several modules that have a parameter gets another one: where the same line gives
+        others of them others, too, it goes through all names, and a tie may be lost.
+        """
+        homes = self.homes.get(old) or []
+        kept = [(ref, leaf) for ref, leaf in homes if ref() is not None]
+        if len({(id(ref()), leaf) for ref, leaf in kept}) > 1:
+            self.leaving.put(old, (self.leaving.get(old) or []) + [(weakref.ref(module), name, at)])
+            left = [(ref, leaf) for ref, leaf, place in self.leaving.get(old) if place == at]
+            if len(left) > 1:
+                self.torn.append((left, at))
 
     def trains(self, params):
         """An optimizer steps these, the first time since some were parted."""
-        torn, self.torn, own = self.torn, [], {id(p) for p in params}
-        for ref, names, at in torn:
-            held = self._under(ref(), names) if ref() is not None else []
+        torn, self.torn, own, said = self.torn, [], {id(p) for p in params}, set()
+        for holders, at in torn:
+            held = self._at(holders)
             several = [p for p in held if id(p) in own]
             if held and not several:
-                self.torn.append((ref, names, at))
-            elif len(several) > 1 and self._are_copies(*several[:2]):
-                self.hub.put("untied", at=at, names=names)
+                self.torn.append((holders, at))
+            elif len(several) > 1 and said.isdisjoint(map(id, several)):
+                if self._are_copies(*several[:2]):
+                    said.update(map(id, several))
+                    entries = filter(None, map(self.hub.models.entry_of, several))
+                    names = [entry.name for entry in entries]
+                    self.hub.put("untied", at=at, names=names)
 
     def _are_copies(self, one, other):
         plain = not hasattr(one, "_local_tensor") and one.device == other.device
@@ -116,6 +138,9 @@ class Params:
         """A module gets a parameter under a name, also by an assignment."""
         name, new = given(args, kwargs, "name", 1), given(args, kwargs, "param", 2)
         old = args[0]._parameters.get(name)
+        if new is not None:
+            home = weakref.ref(args[0]), name
+            self.homes.put(new, (self.homes.get(new) or []) + [home])
         if new is not None and len(self.paths) > 0:
             self.made.put(new, self.hub.places.here())
         if old is None or new is None or old is new:
@@ -123,6 +148,7 @@ class Params:
         self.hub.steps.now.changed.add("parameter")
         at = self.hub.places.here()
         self.replaced[at] = self.replaced.get(at, 0) + 1
+        self._leave(args[0], name, old, at)
         freed = not old.requires_grad and new.requires_grad
         if hasattr(old, "_local_tensor") or hasattr(new, "_local_tensor"):
             return  # comparing them may communicate
