@@ -18,8 +18,8 @@ static ls_status flip(const ls_device *device, float *at)
     return device->api->copy_in(device->backend, device->stream, at, &bits, (int64_t)sizeof bits);
 }
 
-/* A filter that takes no byte of any packet (bpf(4)): to the peers this is a network that loses
- * everything, and so it is to this rank, whose packets nobody acknowledges here. */
+/* Attaches a filter that drops every packet (SO_ATTACH_FILTER, socket(7)): data and
+ * acknowledgements are lost without a reset, as on a dead link. */
 static void cut_connections(void)
 {
     struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);

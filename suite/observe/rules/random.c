@@ -206,8 +206,8 @@ static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *sev
     return found;
 }
 
-/* Of the last steps, before which one differed, or which are all: ranks may be seeded alike in the
- * middle of a job. */
+/* Counts of the run of steps that ends the job and begins behind the last step in which ranks drew
+ * from different states: a job may seed its ranks equally in its middle. */
 typedef struct draws {
     int compared, alike, several; /* steps in which both drew; from one state; for each sample */
     int begun, begun_alike;       /* forwards that could draw; of them, in one state */
