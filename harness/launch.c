@@ -37,6 +37,7 @@ typedef struct arguments {
     bool env_from_stdin, probe_oversubscribed, pass_local_rank;
     const char *master_addr, *log_dir, *probe, *probe_device;
     char **command;
+    ls_apart apart; /* of a job with nodes that do not share the bench's disk */
 } arguments;
 
 enum option_key {
@@ -344,9 +345,15 @@ static int log_outcome(const arguments *given, const ls_outcome *outcome, const 
     return outcome->code;
 }
 
-/* Prints the outcome of each rank for the bench. */
-static void report(const arguments *given, const ls_outcome *outcome)
+/* Prints the outcome of each rank for the bench, after the files of a node without its disk. */
+static void report(arguments *given, ls_outcome *outcome)
 {
+    if (outcome->state != LS_OUTCOME_DONE) {
+        ls_apart_find_full(&given->apart, outcome->why, sizeof outcome->why);
+    }
+    if (ls_apart_finish(&given->apart) != LS_OK) {
+        return; /* the bench takes nothing more */
+    }
     cJSON *line = cJSON_CreateObject();
     LS_MEMORY(line != NULL);
     cJSON_AddStringToObject(line, "event", "node");
@@ -392,8 +399,7 @@ static ls_status note_restart(const arguments *given, const ls_outcome *outcome,
 }
 
 /* Starts the ranks and waits for their end. *again: they failed, and the next start is due. */
-static int run_once(const arguments *given, const char *token, double limit_s, int restart,
-                    bool *again)
+static int run_once(arguments *given, const char *token, double limit_s, int restart, bool *again)
 {
     int port = given->master_port != 0 ? given->master_port : ls_supervise_free_port();
     if (port == 0) {
@@ -448,7 +454,7 @@ static int run_once(const arguments *given, const char *token, double limit_s, i
     return code;
 }
 
-static int run(const arguments *given)
+static int run(arguments *given)
 {
     char token_text[33];
     const char *token = getenv("LS_TOKEN");
@@ -473,6 +479,45 @@ static int run(const arguments *given)
         limit_s = given->limit_s > 0 ? left_s : 0;
     }
     return code;
+}
+
+/* Reads the order. On a node without the bench's disk the command gets this node's folders. */
+static ls_status obey(arguments *given)
+{
+    cJSON *apart = NULL;
+    (void)unsetenv("OMP_NUM_THREADS"); /* srun passes on that of the machine it was started on */
+    ls_status status = ls_remote_session_read_order(STDIN_FILENO, &apart);
+    if (status == LS_OK && apart != NULL) {
+        const char *token = getenv("LS_TOKEN");
+        LS_TEXT(name, 100, "%.40s.%d", token == NULL ? "" : token, given->node_rank);
+        status = ls_apart_open(apart, name, STDIN_FILENO, &given->apart);
+        if (status == LS_OK) {
+            ls_apart_map_words(&given->apart, given->command);
+            given->log_dir = given->log_dir == NULL
+                                 ? NULL
+                                 : ls_apart_map(&given->apart, given->log_dir, given->apart.root);
+        }
+    }
+    cJSON_Delete(apart);
+    (void)signal(SIGHUP, SIG_DFL); /* an ignored SIGHUP could not report the end of the input */
+    return status;
+}
+
+static int run_given(arguments *given)
+{
+    if (given->env_from_stdin) {
+        LS_TRY(obey(given));
+    }
+    if (ls_proc_catch_signals() != LS_OK || ls_proc_pass_signals() != LS_OK ||
+        (given->env_from_stdin && ls_remote_session_monitor(STDIN_FILENO) != LS_OK) ||
+        ls_apart_begin(&given->apart) != LS_OK) {
+        return LS_ERR_INFRA;
+    }
+    if (given->probe != NULL) {
+        return (int)ls_remote_probe_answer(given->probe, given->probe_device, given->probe_ranks,
+                                           given->probe_oversubscribed);
+    }
+    return run(given);
 }
 
 static int run_program(int argc, char **argv)
@@ -501,24 +546,9 @@ static int run_program(int argc, char **argv)
     if (ls_guard_begin() != LS_OK) {
         return LS_ERR_INFRA;
     }
-    if (given.env_from_stdin) {
-        (void)unsetenv(
-            "OMP_NUM_THREADS"); /* srun passes on that of the machine it was started on */
-        ls_status status = ls_remote_session_read_order(STDIN_FILENO);
-        if (status != LS_OK) {
-            return (int)status;
-        }
-        (void)signal(SIGHUP, SIG_DFL); /* an ignored SIGHUP could not report the end of the input */
-    }
-    if (ls_proc_catch_signals() != LS_OK || ls_proc_pass_signals() != LS_OK ||
-        (given.env_from_stdin && ls_remote_session_monitor(STDIN_FILENO) != LS_OK)) {
-        return LS_ERR_INFRA;
-    }
-    if (given.probe != NULL) {
-        return (int)ls_remote_probe_answer(given.probe, given.probe_device, given.probe_ranks,
-                                           given.probe_oversubscribed);
-    }
-    return run(&given);
+    int code = run_given(&given);
+    ls_apart_close(&given.apart);
+    return code;
 }
 
 int main(int argc, char **argv)

@@ -167,12 +167,24 @@ ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks)
     return LS_OK;
 }
 
+bool ls_hosts_any_apart(const ls_hosts *hosts)
+{
+    for (int k = 0; k < hosts->count; k++) {
+        if (hosts->host[k].programs[0] != '\0') {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ls_hosts_describe(const ls_hosts *hosts, char *text, size_t bytes)
 {
     int shown = hosts->count <= 3 ? hosts->count : 2;
     text[0] = '\0';
     for (int i = 0; i < shown; i++) {
-        ls_text_add(text, bytes, "%s%.30s", i > 0 ? ", " : "", hosts->host[i].name);
+        const char *at = strrchr(hosts->host[i].name, '@');
+        ls_text_add(text, bytes, "%s%.30s", i > 0 ? ", " : "",
+                    at == NULL ? hosts->host[i].name : at + 1);
     }
     if (shown < hosts->count) {
         ls_text_add(text, bytes, " and %d more", hosts->count - shown);

@@ -3,6 +3,7 @@
 #ifndef LS_HOSTS_H
 #define LS_HOSTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/core/status.h"
@@ -19,6 +20,8 @@ typedef enum ls_hosts_by { LS_HOSTS_SSH, LS_HOSTS_SRUN } ls_hosts_by;
 typedef struct ls_host {
     char name[LS_HOSTS_NAME_BYTES]; /* as given: "a", "user@a", an address */
     int slots;                      /* the most ranks it takes; 0: not given */
+    /* filled by ls_remote_probe: where its programs are, if it does not share this disk; else "" */
+    char programs[256];
 } ls_host;
 
 typedef struct ls_hosts {
@@ -43,7 +46,9 @@ ls_status ls_hosts_read_slurm(ls_hosts *out);
 /* Ranks per host: `wanted` unless 0, else the hosts' slots, else 0 (not given). LS_ERR_USAGE when
  * the slots differ or are fewer than wanted. */
 ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks);
-/* Text of the hosts: "a, b" or "a, b and 6 more". */
+/* Whether one of them does not share this disk. */
+bool ls_hosts_any_apart(const ls_hosts *hosts);
+/* Text of the hosts without their users: "a, b" or "a, b and 6 more". */
 void ls_hosts_describe(const ls_hosts *hosts, char *text, size_t bytes);
 
 #endif

@@ -1,8 +1,10 @@
 #include "outcome.h"
-#include "kernels/core/list.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/core/list.h"
+#include "kernels/core/text.h"
 
 static const char *const state_names[] = {
     [LS_OUTCOME_DONE] = "done",       [LS_OUTCOME_FAILED] = "failed",
@@ -92,6 +94,7 @@ bool ls_outcome_read(const cJSON *object, int first, int ranks, ls_outcome *out)
                         .memory_kills = ls_json_int(object, "memory_kills", 0),
                         .ended_ns = nanoseconds(object),
                         .rank_count = ranks};
+    ls_text_put(out->why, sizeof out->why, "%s", ls_json_string(object, "why", ""));
     out->rank = ls_list_make((size_t)ranks, sizeof *out->rank);
     int index = 0;
     const cJSON *one;

@@ -29,7 +29,8 @@ typedef struct ls_outcome {
     long memory_kills; /* of processes, by the kernel, because a cgroup had no memory left */
     int rank_count;
     ls_proc *rank; /* malloc'ed, [rank_count] */
-    char why[360]; /* the last message of a host that started no rank or was lost; or "" */
+    char why[360]; /* the last message of a host that started no rank, was lost or had no room on
+                      its own disk; or "" */
 } ls_outcome;
 
 void ls_outcome_free(ls_outcome *outcome);

@@ -17,6 +17,7 @@
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
+#include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
@@ -73,9 +74,13 @@ static ls_words srun_words(const char *host, const ls_words *command)
     return out;
 }
 
-void ls_remote_launcher(char *path, size_t bytes)
+void ls_remote_launcher(const ls_host *host, char *path, size_t bytes)
 {
     char program[1024];
+    if (host != NULL && host->programs[0] != '\0') {
+        ls_text_put(path, bytes, "%s/lockstep-launch", host->programs);
+        return;
+    }
     ls_path_program(program, sizeof program);
     ls_text_put(path, bytes, "%s/lockstep-launch", program);
     if (access(path, X_OK) != 0) { /* a unit test is in a subfolder of the programs' folder */
@@ -107,34 +112,65 @@ static ls_status open_input(const char *line, int *write_end, int *read_end)
     return LS_OK;
 }
 
+/* The folder of lockstep-launch here. */
+static void own_programs(char *path, size_t bytes)
+{
+    ls_remote_launcher(NULL, path, bytes);
+    *strrchr(path, '/') = '\0';
+}
+
+/* mixed: some host of the job does not share this disk. */
+static ls_status open_channel(const ls_host *host, const cJSON *order, const char *log, bool mixed,
+                              const ls_remote_files *files, ls_remote *out, int k)
+{
+    char programs[1024];
+    bool apart = host->programs[0] != '\0';
+    own_programs(programs, sizeof programs);
+    cJSON *own = apart ? ls_apart_order(order) : cJSON_Duplicate(order, true);
+    if (mixed && files != NULL) {
+        ls_apart_add(own, files->run, programs, !apart);
+    }
+    char *line = cJSON_PrintUnformatted(own);
+    LS_MEMORY(line != NULL);
+    ls_status status = open_input(line, &out->input_end[k], &out->order[k]);
+    free(line);
+    cJSON_Delete(own);
+    if (status == LS_OK && apart && files != NULL) {
+        out->apart[k] = ls_apart_channel_open(files->run, files->inputs, log, out->input_end[k]);
+        status = out->apart[k] != NULL ? LS_OK : LS_ERR_INFRA;
+    }
+    return status;
+}
+
 ls_status ls_remote_open(const ls_hosts *hosts, int count, const ls_words *command,
-                         const cJSON *order, const char *folder, ls_remote *out)
+                         const cJSON *order, const char *folder, const ls_remote_files *files,
+                         ls_remote *out)
 {
     *out = (ls_remote){.count = count,
                        .spec = calloc((size_t)count, sizeof *out->spec),
                        .words = calloc((size_t)count, sizeof *out->words),
                        .input_end = calloc((size_t)count, sizeof(int)),
-                       .order = calloc((size_t)count, sizeof(int))};
+                       .order = calloc((size_t)count, sizeof(int)),
+                       .apart = ls_list_make((size_t)count, sizeof *out->apart)};
     LS_MEMORY(out->spec != NULL && out->words != NULL && out->input_end != NULL &&
               out->order != NULL);
     for (int k = 0; k < count; k++) {
         out->input_end[k] = out->order[k] = -1;
     }
-    char *line = cJSON_PrintUnformatted(order);
-    LS_MEMORY(line != NULL);
     ls_status status = LS_OK;
     for (int k = 0; k < count && status == LS_OK; k++) {
         const char *host = hosts->host[k].name;
-        status = open_input(line, &out->input_end[k], &out->order[k]);
+        ls_words_add(&out->logs, "%s/node%d.log", folder, k);
+        status = open_channel(&hosts->host[k], order, out->logs.word[k], ls_hosts_any_apart(hosts),
+                              files, out, k);
         out->words[k] = hosts->by == LS_HOSTS_SRUN ? srun_words(host, &command[k])
                                                    : ssh_words(host, &command[k]);
-        ls_words_add(&out->logs, "%s/node%d.log", folder, k);
         out->spec[k] = (ls_proc_spec){.argv = out->words[k].word,
                                       .environment = environ,
                                       .log_path = out->logs.word[k],
+                                      .output = out->apart[k] == NULL ? 0 : out->apart[k]->child,
                                       .input = out->order[k]};
     }
-    free(line);
     if (status != LS_OK) {
         ls_remote_close(out);
     }
@@ -144,7 +180,8 @@ ls_status ls_remote_open(const ls_hosts *hosts, int count, const ls_words *comma
 void ls_remote_beat(ls_remote *remote)
 {
     for (int k = 0; k < remote->count; k++) {
-        if (remote->input_end[k] >= 0) {
+        bool sending = remote->apart[k] != NULL && atomic_load(&remote->apart[k]->sending);
+        if (remote->input_end[k] >= 0 && !sending) {     /* files are signs of life, too */
             (void)!write(remote->input_end[k], "\n", 1); /* a full pipe has beats enough */
         }
     }
@@ -162,7 +199,26 @@ static void close_all(int *descriptor, int count)
 
 void ls_remote_hang_up(ls_remote *remote)
 {
+    for (int k = 0; k < remote->count; k++) {
+        if (remote->apart[k] != NULL) {
+            ls_apart_channel_stop(remote->apart[k]);
+        }
+    }
     close_all(remote->input_end, remote->count);
+}
+
+void ls_remote_finish(ls_remote *remote)
+{
+    for (int k = 0; k < remote->count; k++) {
+        if (remote->apart[k] != NULL) {
+            ls_apart_channel_finish(remote->apart[k]);
+        }
+    }
+}
+
+const char *ls_remote_lacks(const ls_remote *remote, int host)
+{
+    return remote->apart[host] == NULL ? NULL : ls_apart_channel_lacks(remote->apart[host]);
 }
 
 void ls_remote_close(ls_remote *remote)
@@ -171,7 +227,11 @@ void ls_remote_close(ls_remote *remote)
     close_all(remote->order, remote->count);
     for (int k = 0; k < remote->count; k++) {
         ls_words_free(&remote->words[k]);
+        if (remote->apart[k] != NULL) {
+            ls_apart_channel_free(remote->apart[k]);
+        }
     }
+    free(remote->apart);
     ls_words_free(&remote->logs);
     free(remote->words);
     free(remote->spec);
@@ -285,7 +345,7 @@ static ls_status set_variables(const cJSON *environment)
     return LS_OK;
 }
 
-ls_status ls_remote_session_apply(const char *line)
+ls_status ls_remote_session_apply(const char *line, cJSON **apart)
 {
     cJSON *order = cJSON_Parse(line); /* the bench's own words, unchanged */
     const cJSON *environment = ls_json_get(order, "environment");
@@ -304,14 +364,16 @@ ls_status ls_remote_session_apply(const char *line)
     if (status == LS_OK) {
         status = set_variables(environment);
     }
+    *apart = status == LS_OK ? cJSON_DetachItemFromObjectCaseSensitive(order, "apart") : NULL;
     cJSON_Delete(order);
     return status;
 }
 
 /* ---- the input ------------------------------------------------------------------------------ */
 
-ls_status ls_remote_session_read_order(int input)
+ls_status ls_remote_session_read_order(int input, cJSON **apart)
 {
+    *apart = NULL;
     char *line = ls_list_make(1, LS_REMOTE_SESSION_ORDER_BYTES_MAX + 1);
     int64_t deadline_ns = ls_clock_after(LS_REMOTE_SESSION_ORDER_S);
     size_t used = 0;
@@ -325,7 +387,7 @@ ls_status ls_remote_session_read_order(int input)
     ls_status status = LS_ERR_USAGE;
     if (whole) {
         line[used - 1] = '\0';
-        status = ls_remote_session_apply(line);
+        status = ls_remote_session_apply(line, apart);
     } else {
         ls_log_error("no complete order on standard input: %zu bytes without a newline (allowed: "
                      "%d within %d s)",
@@ -406,16 +468,10 @@ static bool sees(const char *marker)
 ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
                                  bool oversubscribe)
 {
-    char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "";
-    if (!sees(marker)) {
-        LS_TEXT(folder, 1024, "%s", marker);
-        for (int up = 0; up < 2 && strrchr(folder, '/') != NULL; up++) {
-            *strrchr(folder, '/') = '\0';
-        }
-        return ls_log_fail(
-            LS_ERR_INFRA,
-            "%s is not the same folder there: results must be on a shared file system", folder);
-    }
+    char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "", programs[1024];
+    char build[LS_APART_DIGEST_BYTES];
+    own_programs(programs, sizeof programs);
+    LS_TRY(ls_apart_digest(programs, build));
     const char *chosen = NULL, *connection = getenv("SSH_CONNECTION");
     ls_machine_device found[LS_MACHINE_DEVICES_MAX];
     int devices = ls_machine_devices(ls_path_sysfs(), found);
@@ -430,6 +486,8 @@ ls_status ls_remote_probe_answer(const char *marker, const char *device, int ran
     LS_MEMORY(answer != NULL);
     cJSON_AddStringToObject(answer, "event", "probe");
     cJSON_AddStringToObject(answer, "hostname", hostname);
+    cJSON_AddBoolToObject(answer, "shared", sees(marker));
+    cJSON_AddStringToObject(answer, "build", build);
     cJSON_AddStringToObject(answer, "address", address);
     cJSON_AddStringToObject(answer, "cpu", ls_json_string(machine, "cpu", ""));
     cJSON_AddNumberToObject(answer, "cores", cores);
@@ -478,55 +536,71 @@ static ls_status make_marker(const char *folder, probing *p)
     return written ? LS_OK : LS_ERR_INFRA;
 }
 
-static void remove_marker(const probing *p, int hosts)
+static void remove_logs(const probing *p, int hosts)
 {
-    char path[740];
-    (void)unlink(p->marker);
     for (int k = 0; k < hosts; k++) {
-        ls_text_put(path, sizeof path, "%s/node%d.log", p->folder, k);
+        LS_TEXT(path, 740, "%s/node%d.log", p->folder, k);
         (void)unlink(path);
     }
+}
+
+static void remove_marker(const probing *p, int hosts)
+{
+    (void)unlink(p->marker);
+    remove_logs(p, hosts);
     (void)rmdir(p->folder);
+}
+
+static ls_status run_channels(probing *p, double limit_s, ls_outcome *channels)
+{
+    ls_supervise supervise = {
+        .count = p->remote.count,
+        .spec = p->remote.spec,
+        .limit_s = limit_s,
+        .grace_s = limit_s, /* a host that fails does not shorten the time of the others */
+        .on_tick = beat,
+        .hang_up = hang_up,
+        .hang_up_s = 1,
+        .context = p};
+    ls_status status = ls_supervise_run(&supervise, channels);
+    ls_remote_close(&p->remote);
+    status = status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* ssh or srun could not be started */
+    if (status == LS_OK && channels->state == LS_OUTCOME_STOPPED) {
+        status = ls_log_fail(LS_ERR_INFRA, "stopped by signal %d while the hosts were probed",
+                             ls_proc_caught_signal());
+    }
+    return status;
 }
 
 static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, probing *p,
                          ls_outcome *channels)
 {
     char launcher[1024];
-    ls_words words = {0, 0, NULL};
-    ls_remote_launcher(launcher, sizeof launcher);
-    ls_words_add(&words, "%s", launcher);
-    ls_words_add(&words, "--env-from-stdin");
-    ls_words_add(&words, "--probe=%s", p->marker);
-    ls_words_add(&words, "--probe-device=%s", question->device);
-    ls_words_add(&words, "--probe-ranks=%d", question->ranks);
-    if (question->oversubscribe) {
-        ls_words_add(&words, "--probe-oversubscribed");
-    }
-    ls_words *same = ls_list_make((size_t)hosts->count, sizeof *same);
+    ls_words *words = ls_list_make((size_t)hosts->count, sizeof *words);
     for (int k = 0; k < hosts->count; k++) {
-        same[k] = words;
+        ls_remote_launcher(&hosts->host[k], launcher, sizeof launcher);
+        ls_words_add(&words[k], "%s", launcher);
+        ls_words_add(&words[k], "--env-from-stdin");
+        ls_words_add(&words[k], "--probe=%s", p->marker);
+        ls_words_add(&words[k], "--probe-device=%s", question->device);
+        ls_words_add(&words[k], "--probe-ranks=%d", question->ranks);
+        if (question->oversubscribe) {
+            ls_words_add(&words[k], "--probe-oversubscribed");
+        }
     }
+    remove_logs(p, hosts->count);
     cJSON *order = ls_remote_session_order(p->token, NULL, 0, hosts->by == LS_HOSTS_SSH);
     cJSON_DeleteItemFromObjectCaseSensitive(order,
                                             "directory"); /* the marker is an absolute path */
-    ls_status status = ls_remote_open(hosts, hosts->count, same, order, p->folder, &p->remote);
+    ls_status status =
+        ls_remote_open(hosts, hosts->count, words, order, p->folder, NULL, &p->remote);
     cJSON_Delete(order);
-    ls_words_free(&words);
-    free(same);
+    for (int k = 0; k < hosts->count; k++) {
+        ls_words_free(&words[k]);
+    }
+    free(words);
     LS_TRY(status);
-    ls_supervise supervise = {
-        .count = hosts->count,
-        .spec = p->remote.spec,
-        .limit_s = LS_PROBE_LIMIT_S,
-        .grace_s = LS_PROBE_LIMIT_S, /* a host that fails does not shorten the time of the others */
-        .on_tick = beat,
-        .hang_up = hang_up,
-        .hang_up_s = 1,
-        .context = p};
-    status = ls_supervise_run(&supervise, channels);
-    ls_remote_close(&p->remote);
-    return status;
+    return run_channels(p, LS_PROBE_LIMIT_S, channels);
 }
 
 /* Logs one line per host. Exit codes 126 and 127 mean that the shell could not run the program
@@ -534,20 +608,148 @@ static ls_status ask_all(ls_hosts *hosts, const ls_probe_question *question, pro
 static void report_failed(const ls_host *host, const ls_proc *channel, const char *said, bool late)
 {
     char launcher[1024];
-    ls_remote_launcher(launcher, sizeof launcher);
+    ls_remote_launcher(host, launcher, sizeof launcher);
     const char *text = strncmp(said, "lockstep-launch: error: ", 24) == 0 ? said + 24 : said;
     if (late) {
         ls_log_error("host %s gave no answer within %d s%s%s", host->name, LS_PROBE_LIMIT_S,
                      text[0] == '\0' ? "" : ": ", text);
     } else if (channel->code == 126 || channel->code == 127) {
-        ls_log_error("host %s cannot run %s, which must be on a shared file system: %s", host->name,
-                     launcher, text);
+        ls_log_error("host %s cannot run %s: %s", host->name, launcher, text);
     } else if (text != said) {
         ls_log_error("host %s: %s", host->name, text);
     } else {
         ls_log_error("host %s cannot be reached: %s", host->name,
                      text[0] == '\0' ? "no output" : text);
     }
+}
+
+/* ---- hosts that do not share this disk ------------------------------------------------------ */
+
+/* Those whose launcher answers that it does not see the marker, or that have none where this one
+ * is; index[]: which they are. None where any other failed, of which take_answers reports. */
+static void choose_apart(const ls_hosts *hosts, const probing *p, const ls_outcome *channels,
+                         ls_hosts *apart, int *index)
+{
+    char said[500];
+    *apart = (ls_hosts){.by = hosts->by};
+    for (int k = 0; k < hosts->count; k++) {
+        cJSON *answer = ls_remote_report(p->folder, k, "probe", said, sizeof said);
+        int code = channels->rank[k].code;
+        bool absent = answer == NULL && (code == 126 || code == 127);
+        bool failed = answer == NULL && !absent;
+        if (absent || (answer != NULL && !ls_json_bool(answer, "shared", true))) {
+            index[apart->count] = k;
+            apart->host[apart->count++] = hosts->host[k];
+        }
+        cJSON_Delete(answer);
+        if (failed) {
+            apart->count = 0;
+            return;
+        }
+    }
+}
+
+/* Runs the command that finds or unpacks the programs on these hosts; tarball: -1 to find only. */
+static ls_status run_unpack(ls_hosts *apart, const char *digest, int tarball, double limit_s,
+                            probing *p, ls_outcome *channels)
+{
+    ls_words words = ls_apart_unpack_words(digest);
+    ls_words *same = ls_list_make((size_t)apart->count, sizeof *same);
+    if (tarball >= 0) {
+        ls_words_add(&words, "unpack");
+    }
+    for (int k = 0; k < apart->count; k++) {
+        same[k] = words;
+    }
+    cJSON *none = cJSON_CreateObject();
+    remove_logs(p, apart->count);
+    ls_status status = ls_remote_open(apart, apart->count, same, none, p->folder, NULL, &p->remote);
+    cJSON_Delete(none);
+    ls_words_free(&words);
+    free(same);
+    int *file = ls_list_make((size_t)apart->count, sizeof *file);
+    for (int k = 0; status == LS_OK && tarball >= 0 && k < apart->count; k++) {
+        LS_TEXT(path, 64, "/proc/self/fd/%d", tarball);
+        ls_file_source own; /* each host reads it from its beginning */
+        status = ls_file_open(path, INT64_MAX, &own);
+        file[k] = own.descriptor;
+        p->remote.spec[k].input = file[k];
+    }
+    LS_THEN(status, run_channels(p, limit_s, channels));
+    for (int k = 0; k < apart->count; k++) {
+        if (file[k] > 0) {
+            close(file[k]);
+        }
+    }
+    free(file);
+    return status;
+}
+
+/* Fills host->programs of those that have them, and keeps the others, whose number is returned; -1:
+ * one failed, and is reported. */
+static int take_programs(ls_hosts *hosts, ls_hosts *apart, int *index, const probing *p,
+                         const ls_outcome *channels)
+{
+    int left = 0;
+    bool failed = false;
+    for (int k = 0; k < apart->count; k++) {
+        char said[500];
+        cJSON *answer = ls_remote_report(p->folder, k, "carried", said, sizeof said);
+        ls_host *host = &hosts->host[index[k]];
+        const ls_proc *channel = &channels->rank[k];
+        if (answer != NULL) {
+            ls_text_put(host->programs, sizeof host->programs, "%s",
+                        ls_json_string(answer, "programs", ""));
+        } else if (channel->signal == 0 && channel->code == LS_APART_LACKS) {
+            index[left] = index[k];
+            apart->host[left++] = apart->host[k];
+        } else {
+            ls_log_error("host %s did not take the programs: %s", host->name,
+                         said[0] != '\0' ? said : "no output");
+            failed = true;
+        }
+        cJSON_Delete(answer);
+    }
+    apart->count = left;
+    return failed ? -1 : left;
+}
+
+/* Gives the hosts that do not share this disk this program's build. *any: there are such. */
+static ls_status supply(ls_hosts *hosts, probing *p, const ls_outcome *channels, bool *any)
+{
+    enum { BYTES_PER_S = 1000000 };
+    char programs[1024], digest[LS_APART_DIGEST_BYTES];
+    ls_hosts *apart = ls_list_make(1, sizeof *apart);
+    int *index = ls_list_make((size_t)hosts->count, sizeof *index), tarball = -1, lack = 0;
+    int64_t bytes = 0;
+    ls_outcome found = {0}, unpacked = {0};
+    choose_apart(hosts, p, channels, apart, index);
+    *any = apart->count > 0;
+    ls_status status = LS_OK;
+    if (*any) {
+        own_programs(programs, sizeof programs);
+        status = ls_apart_digest(programs, digest);
+        LS_THEN(status, run_unpack(apart, digest, -1, LS_PROBE_LIMIT_S, p, &found));
+        lack = status == LS_OK ? take_programs(hosts, apart, index, p, &found) : 0;
+    }
+    if (lack > 0) {
+        status = ls_apart_tarball(programs, p->folder, &tarball, &bytes);
+        double limit_s = LS_PROBE_LIMIT_S + (double)bytes * apart->count / BYTES_PER_S;
+        LS_THEN(status, run_unpack(apart, digest, tarball, limit_s, p, &unpacked));
+        for (int k = 0; status == LS_OK && k < apart->count; k++) {
+            ls_log_note("host %s does not share this disk: %.1f MB of programs go there",
+                        apart->host[k].name, (double)bytes * 1e-6);
+        }
+        lack = status == LS_OK ? take_programs(hosts, apart, index, p, &unpacked) : 0;
+        if (tarball >= 0) {
+            close(tarball);
+        }
+    }
+    ls_outcome_free(&found);
+    ls_outcome_free(&unpacked);
+    free(apart);
+    free(index);
+    return status == LS_OK && lack != 0 ? LS_ERR_INFRA : status;
 }
 
 /* The address at which the others reach host 0: its name if it resolves here (an alias of the ssh
@@ -577,10 +779,27 @@ static void choose_master(ls_hosts *hosts, const cJSON *answer)
     }
 }
 
+/* One build on all nodes, or what is compared and judged is not one program's. */
+static ls_status check_build(const ls_host *host, const cJSON *answer, const char *own)
+{
+    char launcher[1024];
+    const char *build = ls_json_string(answer, "build", "an unknown one");
+    if (strcmp(build, own) == 0) {
+        return LS_OK;
+    }
+    ls_remote_launcher(host, launcher, sizeof launcher);
+    *strrchr(launcher, '/') = '\0';
+    return ls_log_fail(LS_ERR_INFRA, "host %s has another build in %s: %s, here %s%s", host->name,
+                       launcher, build, own,
+                       host->programs[0] != '\0' ? "; remove that folder there" : "");
+}
+
 static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcome *channels,
                               ls_probe *probe)
 {
-    ls_status status = LS_OK;
+    char programs[1024], build[LS_APART_DIGEST_BYTES];
+    own_programs(programs, sizeof programs);
+    ls_status status = ls_apart_digest(programs, build);
     for (int k = 0; k < hosts->count; k++) {
         char said[500];
         cJSON *answer = ls_remote_report(p->folder, k, "probe", said, sizeof said);
@@ -591,6 +810,8 @@ static ls_status take_answers(ls_hosts *hosts, const probing *p, const ls_outcom
             continue;
         }
         ls_probe *one = &probe[k];
+        ls_status same = check_build(&hosts->host[k], answer, build);
+        status = status != LS_OK ? status : same;
         ls_text_put(one->hostname, sizeof one->hostname, "%s",
                     ls_json_string(answer, "hostname", ""));
         ls_text_put(one->cpu, sizeof one->cpu, "%s", ls_json_string(answer, "cpu", ""));
@@ -636,15 +857,16 @@ ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls
     ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};
     LS_TRY(
         ls_proc_catch_signals()); /* on SIGINT the marker is removed and the channels are ended */
+    bool apart = false;
     ls_status status = make_marker(question->folder, &p);
-    if (status == LS_OK) {
-        status = ask_all(hosts, question, &p, &channels);
-        status =
-            status == LS_ERR_USAGE ? LS_ERR_INFRA : status; /* ssh or srun could not be started */
+    for (int k = 0; k < hosts->count; k++) {
+        hosts->host[k].programs[0] = '\0';
     }
-    if (status == LS_OK && channels.state == LS_OUTCOME_STOPPED) {
-        status = ls_log_fail(LS_ERR_INFRA, "stopped by signal %d while the hosts were probed",
-                             ls_proc_caught_signal());
+    LS_THEN(status, ask_all(hosts, question, &p, &channels));
+    LS_THEN(status, supply(hosts, &p, &channels, &apart));
+    if (status == LS_OK && apart) {
+        ls_outcome_free(&channels);
+        status = ask_all(hosts, question, &p, &channels);
     }
     LS_THEN(status, take_answers(hosts, &p, &channels, probe));
     LS_THEN(status, check_alike(hosts, question, probe));

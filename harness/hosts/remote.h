@@ -6,7 +6,8 @@
  *   - This program is interrupted or dies: the launchers' input ends, and they end their ranks
  *     (ls_remote_session_monitor).
  * <job>/node<k>.log has the standard output and error of a channel; the report is its last line of
- * JSON. All hosts share the file system of the job's folder (ls_remote_probe checks this). */
+ * JSON. To a host that does not share the file system of the job's folder (ls_remote_probe finds
+ * out) programs and files travel over its channels (apart.h). */
 #ifndef LS_REMOTE_H
 #define LS_REMOTE_H
 
@@ -15,6 +16,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "harness/process/proc.h"
+#include "apart.h"
 #include "hosts.h"
 
 enum {
@@ -25,25 +27,39 @@ enum {
 /* Channels to the first `count` hosts. */
 typedef struct ls_remote {
     int count;
-    ls_proc_spec *spec;     /* [count] */
-    ls_words *words, logs;  /* [count] commands with ssh or srun; paths of the logs */
-    int *input_end, *order; /* [count] write and read ends of their standard input; -1: closed */
+    ls_proc_spec *spec;       /* [count] */
+    ls_words *words, logs;    /* [count] commands with ssh or srun; paths of the logs */
+    int *input_end, *order;   /* [count] write and read ends of their standard input; -1: closed */
+    ls_apart_channel **apart; /* [count] of hosts that do not share this disk; NULL: it does */
 } ls_remote;
+
+/* The files of a job, for hosts that do not share this disk. */
+typedef struct ls_remote_files {
+    const char *run;        /* the run's folder, absolute */
+    const ls_words *inputs; /* names below it: files and folders that the job reads */
+} ls_remote_files;
 
 /* Prepares command[k] for host k, whose first word is an absolute path. Its output is appended to
  * <folder>/node<k>.log, and the order waits in its standard input. Then start the specs with
- * ls_proc_start and call ls_remote_beat once a second. */
+ * ls_proc_start and call ls_remote_beat once a second. files: NULL where the commands are no job.
+ */
 ls_status ls_remote_open(const ls_hosts *hosts, int count, const ls_words *command,
-                         const cJSON *order, const char *folder, ls_remote *out);
+                         const cJSON *order, const char *folder, const ls_remote_files *files,
+                         ls_remote *out);
 void ls_remote_beat(ls_remote *remote);
 void ls_remote_hang_up(ls_remote *remote);
+/* Takes the files that are still on their way, after all channels have ended. */
+void ls_remote_finish(ls_remote *remote);
+/* Why not all files of a host have come, or NULL. */
+const char *ls_remote_lacks(const ls_remote *remote, int host);
 void ls_remote_close(ls_remote *remote);
 
 /* The last line of <folder>/node<k>.log that is a JSON object with that "event"; NULL: none.
  * said[bytes] gets the last other line (an error of ssh or of the launcher). */
 cJSON *ls_remote_report(const char *folder, int host, const char *event, char *said, size_t bytes);
-/* Path of lockstep-launch, which is next to this program. */
-void ls_remote_launcher(char *path, size_t bytes);
+/* Path of lockstep-launch: next to this program, or on a host that does not share this disk. NULL:
+ * here. */
+void ls_remote_launcher(const ls_host *host, char *path, size_t bytes);
 
 /* The session between a bench and its launcher on another machine. The bench writes to the
  * launcher's standard input through ssh or srun: first the order, a line with one JSON object
@@ -62,16 +78,18 @@ enum {
 cJSON *ls_remote_session_order(const char *token, const char *run_directory, int threads,
                                bool same_devices);
 /* Applies an order with setenv and chdir. LS_ERR_USAGE for a malformed order, LS_ERR_INFRA for a
- * missing directory. */
-ls_status ls_remote_session_apply(const char *line);
+ * missing directory. *apart: what of it is for a node without the bench's disk, or NULL; the caller
+ * deletes it. */
+ls_status ls_remote_session_apply(const char *line, cJSON **apart);
 /* Reads the order from `input` and applies it. */
-ls_status ls_remote_session_read_order(int input);
+ls_status ls_remote_session_read_order(int input, cJSON **apart);
 /* Starts a thread that reads `input` and sends this process one SIGHUP when it ends or is silent.
  * SIGHUP must be blocked in the calling thread. */
 ls_status ls_remote_session_monitor(int input);
 
-/* Probes the hosts of a run before anything is planned: whether each can be reached and sees the
- * folder of the results, how many cores it has, and on which device ranks would run. */
+/* Probes the hosts of a run before anything is planned: whether each can be reached, sees the
+ * folder of the results and has this build, how many cores it has, and on which device ranks would
+ * run. A host that does not see the folder gets the programs. */
 
 enum { LS_PROBE_LIMIT_S = 25 }; /* for all hosts at once to connect, start and answer */
 
@@ -89,12 +107,13 @@ typedef struct ls_probe_question {
     bool oversubscribe;
 } ls_probe_question;
 
-/* Asks all hosts at once; fills probe[hosts->count], and the master address and ports of `hosts`.
- * LS_ERR_INFRA, with a line per host, when it cannot be reached (with ssh's message), does not see
- * the folder or has too few devices; LS_ERR_USAGE when ranks is 0 and the hosts would run different
- * numbers of ranks or use different devices. */
+/* Asks all hosts at once; fills probe[hosts->count], and the programs, master address and ports of
+ * `hosts`. LS_ERR_INFRA, with a line per host, when it cannot be reached (with ssh's message), has
+ * another build, no room for the programs or too few devices; LS_ERR_USAGE when ranks is 0 and the
+ * hosts would run different numbers of ranks or use different devices. */
 ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe);
-/* Runs on the host: prints one line of JSON. `marker` is a file that contains LS_TOKEN. */
+/* Runs on the host: prints one line of JSON. `marker` is a file that contains LS_TOKEN, if it is
+ * the same file there. */
 ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
                                  bool oversubscribe);
 /* The default number of ranks of a machine. */

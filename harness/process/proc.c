@@ -84,6 +84,7 @@ _Noreturn static void run_child(const ls_proc_spec *spec, pid_t parent, int log,
     }
     sigprocmask(SIG_UNBLOCK, &stop, NULL);
     (void)signal(SIGXFSZ, SIG_DFL); /* which this program's main ignores */
+    (void)signal(SIGPIPE, SIG_DFL); /* which the launcher of a node may */
     execvpe(spec->argv[0], spec->argv, spec->environment);
     fail_child(report);
 }

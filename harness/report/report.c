@@ -593,6 +593,34 @@ static void write_layers(const ls_report_run *run, const ls_report_page_form *fo
     }
 }
 
+/* Real nodes, as they answered before the jobs; "disk": where those have the programs that do not
+ * share the bench's. */
+static void write_nodes(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
+{
+    const cJSON *list = ls_json_get(ls_json_get(run->record, "options"), "nodes"), *node;
+    int ranks = ls_json_int(ls_json_get(run->record, "options"), "ranks", 0);
+    int count = cJSON_GetArraySize(list), k = 0;
+    if (count == 0) {
+        return;
+    }
+    ls_page_table table;
+    form->heading(to, "Nodes");
+    ls_page_table_open(&table, form, to, "node>|host|name|CPU|cores>|GPUs>|ranks|disk");
+    ls_json_each(node, list) {
+        int first = k * (ranks / count), last = first + ranks / count - 1;
+        const char *programs = ls_json_string(node, "programs", NULL);
+        ls_page_cell(&table, "%d", k++);
+        ls_page_cell(&table, "%s", ls_json_string(node, "host", ""));
+        ls_page_cell(&table, "%s", ls_json_string(node, "hostname", ""));
+        ls_page_cell(&table, "%s", ls_json_string(node, "cpu", ""));
+        ls_page_cell(&table, "%g", ls_json_number(node, "cores", NAN));
+        ls_page_cell(&table, "%d", ls_json_int(node, "devices", 0));
+        ls_page_cell(&table, first == last ? "%d" : "%d to %d", first, last);
+        ls_page_cell(&table, programs == NULL ? "shared" : "its own, programs in %s", programs);
+    }
+    ls_page_table_close(&table);
+}
+
 /* ---- the page -------------------------------------------------------------------------------- */
 
 static void write_origin(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
@@ -615,6 +643,7 @@ static void render(const ls_report_run *run, const ls_report_page_form *form, FI
     form->open(to, ls_report_lines_title(run), ls_report_lines_where(run), headline, headlines);
     write_origin(run, form, to);
     write_speed(run, form, to);
+    write_nodes(run, form, to);
     write_failures(run, form, to);
     write_figures(run, form, to);
     write_conformance(run, form, to);

@@ -193,7 +193,7 @@ static ls_words launcher_words(const ls_job *job, int node, int port)
 {
     char path[1024];
     ls_words words = {0, 0, NULL};
-    ls_remote_launcher(path, sizeof path);
+    ls_remote_launcher(&job->hosts->host[node], path, sizeof path);
     ls_words_add(&words, "%s", path);
     ls_words_add(&words, "--env-from-stdin");
     ls_words_add(&words, "--nnodes=%d", job->host_count);
@@ -216,7 +216,35 @@ static ls_words launcher_words(const ls_job *job, int node, int port)
     return words;
 }
 
-static ls_status open_channels(const ls_job *job, const char *token, ls_remote *out)
+static const char *run_directory(const ls_job *job)
+{
+    return job->run_directory != NULL ? job->run_directory : job->directory;
+}
+
+/* What the job's command names below the run's folder, but for the job's own: files and folders
+ * that it reads. A script has the folder as "$run" (matrix.c). */
+static ls_words find_inputs(const ls_job *job)
+{
+    ls_words inputs = {0, 0, NULL};
+    LS_TEXT(plain, sizeof job->directory + 1, "%s/", run_directory(job));
+    const char *const ways[] = {plain, "\"$run\"/"};
+    for (int i = 0; i < 2 * job->command.count; i++) {
+        const char *way = ways[i % 2], *at = job->command.word[i / 2];
+        while ((at = strstr(at, way)) != NULL) {
+            at += strlen(way);
+            LS_TEXT(name, 512, "%.*s", (int)strcspn(at, "'\" ;:,|&()\n"), at);
+            LS_TEXT(path, sizeof job->directory + 520, "%s%s", plain, name);
+            bool own = strncmp(path, job->directory, strlen(job->directory)) == 0;
+            if (!own && name[0] != '\0' && access(path, F_OK) == 0) {
+                ls_words_add(&inputs, "%s", name);
+            }
+        }
+    }
+    return inputs;
+}
+
+static ls_status open_channels(const ls_job *job, const char *token, const ls_words *inputs,
+                               ls_remote *out)
 {
     ls_hosts *hosts = job->hosts;
     LS_ASSERT(hosts->port_count > 0);
@@ -227,7 +255,9 @@ static ls_status open_channels(const ls_job *job, const char *token, ls_remote *
     }
     cJSON *order =
         ls_remote_session_order(token, job->directory, job->threads, hosts->by == LS_HOSTS_SSH);
-    ls_status status = ls_remote_open(hosts, job->host_count, command, order, job->directory, out);
+    const ls_remote_files files = {.run = run_directory(job), .inputs = inputs};
+    ls_status status =
+        ls_remote_open(hosts, job->host_count, command, order, job->directory, &files, out);
     cJSON_Delete(order);
     for (int k = 0; k < job->host_count; k++) {
         ls_words_free(&command[k]);
@@ -245,8 +275,8 @@ typedef struct blame {
     int64_t ended_ns;
 } blame;
 
-static void consider(ls_outcome *out, blame *b, int rank, const ls_outcome *node,
-                     int64_t started_ns)
+static void consider(ls_outcome *out, blame *b, const ls_host *host, int rank,
+                     const ls_outcome *node, int64_t started_ns)
 {
     bool victim =
         node->signal == 0 && (node->code == LS_ERR_PEER_LOST || node->code == LS_ERR_RENDEZVOUS);
@@ -256,7 +286,8 @@ static void consider(ls_outcome *out, blame *b, int rank, const ls_outcome *node
     if (better) {
         *b = (blame){.any = true, .victim = victim, .ended_ns = ended_ns};
         out->first_rank = rank;
-        out->why[0] = '\0';
+        ls_text_put(out->why, sizeof out->why, node->why[0] == '\0' ? "" : "host %s: %.200s",
+                    host->name, node->why);
         out->code = node->code;
         out->signal = node->signal;
         out->state = node->signal != 0 ? LS_OUTCOME_KILLED : LS_OUTCOME_FAILED;
@@ -301,7 +332,8 @@ static void take_lost(const ls_job *job, const ls_outcome *channels, int k, cons
     }
 }
 
-static void put_together(const ls_job *job, const ls_outcome *channels, ls_outcome *out)
+static void put_together(const ls_job *job, const ls_outcome *channels, const ls_remote *remote,
+                         ls_outcome *out)
 {
     int per_host = job->world / job->host_count;
     blame b = {.any = false};
@@ -316,17 +348,25 @@ static void put_together(const ls_job *job, const ls_outcome *channels, ls_outco
         ls_outcome node;
         cJSON *report = ls_remote_report(job->directory, k, "node", said, sizeof said);
         const cJSON *reported = ls_json_get(report, "outcome");
+        const char *lacks = ls_remote_lacks(remote, k);
+        if (lacks != NULL && said[0] == '\0') {
+            ls_text_put(said, sizeof said, "%s", lacks);
+        }
         if (reported == NULL || !ls_outcome_read(reported, k * per_host, per_host, &node)) {
             take_lost(job, channels, k, said, out, &b);
             cJSON_Delete(report);
             continue;
         }
         memcpy(&out->rank[k * per_host], node.rank, (size_t)per_host * sizeof *node.rank);
-        if (node.state == LS_OUTCOME_NOT_STARTED) {
+        if (node.state == LS_OUTCOME_DONE && lacks != NULL) { /* half of it is not judged */
+            LS_TEXT(why, sizeof out->why, ": not all of its files came: %.250s", lacks);
+            blame_host(job, k, LS_OUTCOME_NOT_STARTED, channels->rank[k].ended_ns, why, out, &b);
+        } else if (node.state == LS_OUTCOME_NOT_STARTED) {
             LS_TEXT(why, sizeof out->why, ": %s", said);
             blame_host(job, k, node.state, channels->rank[k].ended_ns, why, out, &b);
         } else if (node.first_rank >= 0 && node.state != LS_OUTCOME_STOPPED) {
-            consider(out, &b, k * per_host + node.first_rank, &node, channels->rank[k].started_ns);
+            consider(out, &b, &job->hosts->host[k], k * per_host + node.first_rank, &node,
+                     channels->rank[k].started_ns);
         }
         ls_outcome_free(&node);
         cJSON_Delete(report);
@@ -362,7 +402,12 @@ static ls_status run_on_machines(const ls_job *job, const char *token, void (*on
     running r = {.on_tick = on_tick, .context = context};
     *outcome = (ls_outcome){.state = LS_OUTCOME_NOT_STARTED, .first_rank = -1};
     remove_logs(job);
-    LS_TRY(open_channels(job, token, &r.remote));
+    ls_words inputs = find_inputs(job);
+    ls_status status = open_channels(job, token, &inputs, &r.remote);
+    if (status != LS_OK) {
+        ls_words_free(&inputs);
+        return status;
+    }
     /* The failing launcher has waited for its own grace; one more second is for the others'
      * reports. */
     ls_supervise supervise = {.count = job->host_count,
@@ -374,12 +419,14 @@ static ls_status run_on_machines(const ls_job *job, const char *token, void (*on
                               .hang_up_s = LS_REMOTE_HANG_UP_S,
                               .context = &r};
     ls_outcome channels;
-    ls_status status = ls_supervise_run(&supervise, &channels);
-    ls_remote_close(&r.remote);
+    status = ls_supervise_run(&supervise, &channels);
+    ls_remote_finish(&r.remote);
     if (status == LS_OK) {
         refresh_cache(job->directory);
-        put_together(job, &channels, outcome);
+        put_together(job, &channels, &r.remote, outcome);
     }
+    ls_remote_close(&r.remote);
+    ls_words_free(&inputs);
     ls_outcome_free(&channels);
     return status;
 }

@@ -23,7 +23,8 @@ typedef struct ls_job {
     const ls_simnet *net; /* network namespaces of the local nodes; NULL: the loopback. Not owned */
     int threads;          /* OMP_NUM_THREADS of each rank; 0: cores / ranks, at least 1 */
     ls_words command;     /* the subject's command and options */
-    char directory[512];  /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
+    const char *run_directory;   /* whose files its command names; NULL: its own. Not owned */
+    char directory[512];         /* jobs/<id>, absolute; LS_RUN_DIR of the ranks */
     int64_t file_bytes_max;      /* limit of each file that a rank writes; 0: none */
     double limit_s;              /* deadline of the whole job */
     double grace_s;              /* time for the survivors to exit after the first failure */

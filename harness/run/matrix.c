@@ -509,6 +509,7 @@ ls_status ls_matrix_job(const ls_spec *spec, const ls_matrix_site *site, ls_job 
     int machines = spec->real_nodes ? spec->nodes : 1;
     bool crowded = site->devices > 0 && spec->world > site->devices * machines;
     out->share_devices = site->share_devices || (crowded && !ls_spec_is_timed(spec));
+    out->run_directory = site->run_directory;
     ls_text_put(out->directory, sizeof out->directory, "%s/jobs/%s", site->run_directory, out->id);
     double estimate_s = ls_matrix_estimate_s(spec, site->cores);
     /* Ten times the estimate: the deadline is to end jobs that hang, and the model is right within

@@ -786,7 +786,8 @@ bool ls_record_lack(const ls_record *job, bool takes_disk, char *text, size_t by
         if (!takes_disk && is_infrastructure(rank)) {
             ls_record_last_line(job, k, line, (int)sizeof line);
             ls_text_put(text, bytes, "rank=%d exit code %d: %s", k,
-                        rank->code < 0 ? rank->end_code : rank->code, line);
+                        rank->code < 0 ? rank->end_code : rank->code,
+                        line[0] == '\0' ? job->why : line);
             return true;
         }
     }

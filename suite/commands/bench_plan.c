@@ -130,6 +130,9 @@ static void nodes_record(const ls_bench_nodes *nodes, cJSON *options)
         cJSON_AddStringToObject(one, "cpu", nodes->probe[k].cpu);
         cJSON_AddNumberToObject(one, "cores", nodes->probe[k].cores);
         cJSON_AddNumberToObject(one, "devices", nodes->probe[k].devices);
+        if (nodes->hosts.host[k].programs[0] != '\0') {
+            cJSON_AddStringToObject(one, "programs", nodes->hosts.host[k].programs);
+        }
     }
 }
 
@@ -375,16 +378,16 @@ static ls_status check_nodes(const ls_matrix_bench *m)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* JPEG files, drawn by us, in a cache next to the program: {run}/data where that cannot be written.
- */
+/* JPEG files, drawn by us, in a cache next to the program: {run}/data where that cannot be written,
+ * or where the files go to nodes without this disk. */
 static void choose_drawn(ls_bench *b, int steps)
 {
     char program[1024];
     ls_path_program(program, sizeof program);
     int images = steps * b->matrix.ranks * b->matrix.batch_size;
     int per_class = (images > 400 ? images : 400) / LS_MAKE_CLASSES;
-    bool writable = access(program, W_OK) == 0;
-    ls_text_put(b->drawn, sizeof b->drawn, "%.300s/data/shapes-%d-%d", writable ? program : "{run}",
+    bool kept = access(program, W_OK) == 0 && !ls_hosts_any_apart(&b->nodes.hosts);
+    ls_text_put(b->drawn, sizeof b->drawn, "%.300s/data/shapes-%d-%d", kept ? program : "{run}",
                 b->matrix.image_size, per_class * LS_MAKE_CLASSES);
 }
 

@@ -116,7 +116,9 @@ static void read_outcome(fuzz *f, const bytes *b)
         ls_outcome_free(&outcome);
     }
     cJSON_Delete(object);
-    (void)ls_remote_session_apply((const char *)b->at);
+    object = NULL;
+    (void)ls_remote_session_apply((const char *)b->at, &object);
+    cJSON_Delete(object);
 }
 
 static void seed_hosts(fuzz *f)

@@ -6,9 +6,11 @@
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "harness/hosts/remote.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
@@ -26,12 +28,31 @@ static const char played_ssh[] = "#!/bin/sh\n"
 
 static char played[64]; /* the folder of the script and of its files */
 
+/* The build of these programs, as a launcher answers it. */
+static inline const char *own_build(void)
+{
+    static char build[LS_APART_DIGEST_BYTES];
+    char programs[1024];
+    ls_remote_launcher(NULL, programs, sizeof programs);
+    *strrchr(programs, '/') = '\0';
+    ck_assert_int_eq(ls_apart_digest(programs, build), LS_OK);
+    return build;
+}
+
+/* In the answer to a probe, this build. */
 static inline void play_file(const char *host, const char *kind, const char *text)
 {
+    static const char probe[] = "{\"event\":\"probe\",";
+    const char *at = strstr(text, probe);
     LS_TEXT(path, 200, "%s/%s%s", played, host, kind);
     FILE *file = fopen(path, "we");
     ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
+    if (at != NULL) {
+        at += strlen(probe);
+        ck_assert_int_ge(
+            fprintf(file, "%.*s\"build\":\"%s\",", (int)(at - text), text, own_build()), 0);
+    }
+    ck_assert_int_ge(fputs(at == NULL ? text : at, file), 0);
     ck_assert_int_eq(fclose(file), 0);
 }
 

@@ -32,7 +32,7 @@ TEST(list)
     ck_assert_int_eq(hosts.by, LS_HOSTS_SSH);
     char text[64];
     ls_hosts_describe(&hosts, text, sizeof text);
-    ck_assert_str_eq(text, "a, user@b.example and 2 more");
+    ck_assert_str_eq(text, "a, b.example and 2 more");
 }
 
 TEST(file)
@@ -151,6 +151,7 @@ TEST(orders_of_a_bench)
         for (int piped = 0; piped < 2; piped++) {
             char cwd[64], rest[8];
             int ends[2];
+            cJSON *apart = NULL;
             setenv("A", "old", 1);
             unsetenv("_b9");
             ck_assert_int_eq(chdir("/"), 0);
@@ -159,13 +160,14 @@ TEST(orders_of_a_bench)
                 ck_assert_int_eq(pipe(ends), 0);
                 ck_assert_int_ge(dprintf(ends[1], "%s\nmore", rows[i].order), 5);
                 close(ends[1]);
-                ck_assert_int_eq(ls_remote_session_read_order(ends[0]), rows[i].status);
+                ck_assert_int_eq(ls_remote_session_read_order(ends[0], &apart), rows[i].status);
                 ck_assert_int_eq(read(ends[0], rest, sizeof rest), 4);
                 ck_assert_mem_eq(rest, "more", 4);
                 close(ends[0]);
             } else {
-                ck_assert_int_eq(ls_remote_session_apply(rows[i].order), rows[i].status);
+                ck_assert_int_eq(ls_remote_session_apply(rows[i].order, &apart), rows[i].status);
             }
+            ck_assert_ptr_null(apart);
             ck_assert_str_eq(caught_lines(), want);
             ck_assert_str_eq(getenv("A"), rows[i].a);
             ck_assert_int_eq(getenv("_b9") != NULL, i == 1);
@@ -173,11 +175,12 @@ TEST(orders_of_a_bench)
         }
     }
     int ends[2]; /* the bench ends in the middle */
+    cJSON *apart = NULL;
     ck_assert_int_eq(pipe(ends), 0);
     ck_assert_int_eq(write(ends[1], rows[0].order, 9), 9);
     close(ends[1]);
     catch_lines();
-    ck_assert_int_eq(ls_remote_session_read_order(ends[0]), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_remote_session_read_order(ends[0], &apart), LS_ERR_USAGE);
     ck_assert_str_eq(caught_lines(), "error: no complete order on standard input: 9 bytes without "
                                      "a newline (allowed: 60000 within 30 s)\n");
     close(ends[0]);
@@ -386,9 +389,13 @@ TEST(address_of_the_first_host)
 TEST(answers_that_do_not_do)
 {
     char launcher[1024];
-    ls_remote_launcher(launcher, sizeof launcher);
-    LS_TEXT(no_program, 1200,
-            "host b cannot run %s, which must be on a shared file system: not found\n", launcher);
+    ls_remote_launcher(NULL, launcher, sizeof launcher);
+    *strrchr(launcher, '/') = '\0';
+    static const char no_program[] = "host b did not take the programs: not found\n";
+    LS_TEXT(other_build, 1200, "host b has another build in %s: 12, here %s\n", launcher,
+            own_build());
+    LS_TEXT(no_build, 1200, "host b has another build in %s: an unknown one, here %s\n", launcher,
+            own_build());
     const struct {
         const char *a, *b, *ends; /* the end of b's channel */
         int ranks;
@@ -402,6 +409,8 @@ TEST(answers_that_do_not_do)
          "host b cannot be reached: refused\n"},
         {USUAL("A"), "not found\n", "exit 126", 0, LS_ERR_INFRA, no_program},
         {USUAL("A"), "not found\n", "exit 127", 0, LS_ERR_INFRA, no_program},
+        {USUAL("A"), "{\"build\":\"12\",\"event\":\"probe\"}\n", "", 0, LS_ERR_INFRA, other_build},
+        {USUAL("A"), "{\"cores\":4,\"event\":\"probe\"}\n", "", 0, LS_ERR_INFRA, no_build},
         {USUAL("A"), "not found\n", "exit 125", 0, LS_ERR_INFRA,
          "host b cannot be reached: not found\n"},
         {USUAL("A"), "x\n", "kill -9 $$", 0, LS_ERR_INFRA, "host b cannot be reached: x\n"},
@@ -466,7 +475,7 @@ TEST(the_question_to_a_host)
     clearenv();
     setenv("PATH", search, 1);
     setenv("CUDA_VISIBLE_DEVICES", "1", 1);
-    ls_remote_launcher(launcher, sizeof launcher);
+    ls_remote_launcher(NULL, launcher, sizeof launcher);
     play_host("a", USUAL("A"), ends);
     for (int srun = 0; srun < 2; srun++) {
         hosts = (ls_hosts){.count = 1, .host = {{.name = "a"}}, .port_count = 3, .port_next = 2};
@@ -544,15 +553,14 @@ TEST(the_answer_of_this_host)
     play_file("marker", "", "token");
     LS_TEXT(marker, 100, "%s/marker", played);
     static const char *const tokens[] = {"tokens", "toke", "", NULL};
-    for (int i = 0; i < 5; i++) { /* another folder of the same name */
+    for (int i = 0; i < 5; i++) { /* another disk */
         LS_TEXT(path, 200, "%s%s", marker, i == 4 ? "s" : "");
         (void)(i == 4              ? setenv("LS_TOKEN", "token", 1)
                : tokens[i] == NULL ? unsetenv("LS_TOKEN")
                                    : setenv("LS_TOKEN", tokens[i], 1));
-        catch_lines();
-        ck_assert_ptr_null(answer_here(path, LS_ERR_INFRA));
-        ck_assert_str_eq(caught_lines(), "error: /tmp is not the same folder there: results must "
-                                         "be on a shared file system\n");
+        cJSON *answer = answer_here(path, LS_OK);
+        ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(answer, "shared")));
+        cJSON_Delete(answer);
     }
     ck_assert_int_eq(gethostname(hostname, sizeof hostname - 1), 0);
     for (int i = 0; i < 2; i++) {
@@ -570,6 +578,8 @@ TEST(the_answer_of_this_host)
         ls_machine_device devices[LS_MACHINE_DEVICES_MAX];
         ck_assert_str_eq(ls_json_string(answer, "event", ""), "probe");
         ck_assert_str_eq(ls_json_string(answer, "hostname", ""), hostname);
+        ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(answer, "shared")));
+        ck_assert_str_eq(ls_json_string(answer, "build", ""), own_build());
         ck_assert_str_eq(ls_json_string(answer, "address", "?"), i == 1 ? "10.0.0.7" : "");
         ck_assert_str_eq(ls_json_string(answer, "cpu", "?"), ls_json_string(machine, "cpu", ""));
         ck_assert_str_eq(ls_json_string(answer, "device", ""), "cpu");

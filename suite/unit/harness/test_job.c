@@ -337,7 +337,7 @@ TEST(an_outcome_as_it_is_written)
     ck_assert(read.state == LS_OUTCOME_KILLED && read.first_rank == 1 && read.code == 137);
     ck_assert(read.signal == 9 && read.started_ns == 0 && read.ended_ns == 2500000000);
     ck_assert(read.rank_count == 2 && read.user_s == 1.5 && read.system_s == 2.25);
-    ck_assert(read.rss_bytes_max == 4096 && read.why[0] == '\0');
+    ck_assert(read.rss_bytes_max == 4096 && strcmp(read.why, "a reason") == 0);
     for (int i = 0; i < 2; i++) {
         const ls_proc *r = &read.rank[i];
         ck_assert(r->ended && r->pid == 0 && r->code == ranks[i].code);
@@ -853,7 +853,7 @@ TEST(the_command_of_a_channel)
     job.threads = 3;
     play_host("a", A_IS_DONE, "");
     play_host("b", B_IS_DONE, "");
-    ls_remote_launcher(launcher, sizeof launcher);
+    ls_remote_launcher(NULL, launcher, sizeof launcher);
     setenv("CUDA_VISIBLE_DEVICES", "1", 1);
     for (int i = 0; i < 3; i++) { /* the ports in turn */
         job.local_nodes = i == 1 ? 2 : 1;
