@@ -167,6 +167,13 @@ ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks)
     return LS_OK;
 }
 
+ls_status ls_hosts_read(const char *names, const char *file, ls_hosts *out)
+{
+    return file != NULL                  ? ls_hosts_read_file(file, out)
+           : strcmp(names, "slurm") == 0 ? ls_hosts_read_slurm(out)
+                                         : ls_hosts_parse_list(names, out);
+}
+
 bool ls_hosts_any_apart(const ls_hosts *hosts)
 {
     for (int k = 0; k < hosts->count; k++) {

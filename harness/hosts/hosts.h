@@ -43,6 +43,8 @@ ls_status ls_hosts_read_file(const char *path, ls_hosts *out);
 /* The nodes of the Slurm allocation (SLURM_JOB_NODELIST, expanded by scontrol). LS_ERR_USAGE
  * outside one; LS_ERR_INFRA when scontrol does not answer. */
 ls_status ls_hosts_read_slurm(ls_hosts *out);
+/* By a hostfile, or names: a list or "slurm"; one of them is not NULL. */
+ls_status ls_hosts_read(const char *names, const char *file, ls_hosts *out);
 /* Ranks per host: `wanted` unless 0, else the hosts' slots, else 0 (not given). LS_ERR_USAGE when
  * the slots differ or are fewer than wanted. */
 ls_status ls_hosts_ranks(const ls_hosts *hosts, int wanted, int *ranks);

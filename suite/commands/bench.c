@@ -110,8 +110,12 @@ int ls_bench_main(int count, char **argument)
     LS_THEN(status, ls_bench_nodes_connect(&b.nodes, &b.given, &b.run));
     int code = (int)status;
     if (code == LS_OK) {
-        if (b.nodes.hosts.count == 0) { /* those of other machines are not seen from here */
+        if (b.nodes.hosts.count == 0) {
             ls_gpus_begin(&b.run, b.matrix.ranks);
+        } else if (b.matrix.device) { /* those of other machines are looked at there */
+            (void)ls_preflight_nodes(&b.nodes.hosts, b.run.directory,
+                                     ls_variables_integer(&b.given, "OVERSUBSCRIBE", 0) != 0,
+                                     &b.run.findings);
         }
         bool ran = take_over_measured(&b) == LS_OK && measure(&b, "before") == LS_OK &&
                    ls_runner_open(&b.run) == LS_OK && make_data(&b) == LS_OK &&

@@ -56,9 +56,7 @@ static ls_status nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
         return ls_log_fail(LS_ERR_USAGE, "NODES=%s and HOSTFILE=%s both name nodes: give only one",
                            names, file);
     }
-    return file != NULL                  ? ls_hosts_read_file(file, out)
-           : strcmp(names, "slurm") == 0 ? ls_hosts_read_slurm(out)
-                                         : ls_hosts_parse_list(names, out);
+    return ls_hosts_read(names, file, out);
 }
 
 static ls_status nodes_place(ls_bench_nodes *nodes, const ls_variables *given, ls_matrix_bench *m,

@@ -3,6 +3,9 @@
 #ifndef LS_COMMANDS_H
 #define LS_COMMANDS_H
 
+#include "harness/hosts/hosts.h"
+#include "harness/machine/findings.h"
+
 int ls_bench_main(int count, char **argument);
 int ls_bench_jobs_main(int count, char **argument);
 int ls_conform_main(int count, char **argument);
@@ -36,5 +39,8 @@ int ls_pairs_main(int count, char **argument);
 int ls_plan_main(int count, char **argument);
 /* Checks the GPUs without running jobs: 0 ready, 1 not ready, 3 no GPU. */
 int ls_preflight_main(int count, char **argument);
+/* The same on hosts that have been probed, all at once: prints what each says, adds their findings
+ * with the host in the address, and returns the highest code. <folder>/preflight has the logs. */
+int ls_preflight_nodes(ls_hosts *hosts, const char *folder, bool share, ls_findings *findings);
 
 #endif

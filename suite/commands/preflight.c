@@ -1,10 +1,15 @@
 /* `lockstep preflight`: the checks of the GPUs that a run makes before its jobs, a line per GPU and
- * the findings. */
+ * the findings; of several nodes, side by side. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "commands.h"
+#include "harness/hosts/remote.h"
+#include "harness/run/job.h"
+#include "kernels/core/json.h"
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
@@ -48,13 +53,11 @@ static int count_on_bus(int usable)
     return count > usable ? count : usable;
 }
 
-int ls_preflight_main(int count, char **argument)
+/* ---- this machine ---------------------------------------------------------------------------- */
+
+/* Also writes the findings for the bench of several nodes, if `record`. */
+static ls_status look_here(bool share, const char *record)
 {
-    bool share = false;
-    const ls_command_option options[] = {
-        {"--oversubscribe", NULL, &share, NULL, "ranks share GPUs"}};
-    LS_TRY(ls_command_parse("preflight", options, 1, &count, argument));
-    LS_TRY(ls_command_no_operands("preflight", count, argument, ""));
     const char *device = NULL;
     int usable = 0;
     LS_TRY(ls_machine_choose_among("cuda", 1, share, &device, &usable));
@@ -76,7 +79,111 @@ int ls_preflight_main(int count, char **argument)
            : whole   ? "ready"
                      : "not shown",
            looked_at, whole ? looked_at : there);
+    ls_status status =
+        record == NULL ? LS_OK : ls_json_write_and_free(record, ls_findings_json(&findings));
     ls_findings_free(&findings);
     cJSON_Delete(gpus);
-    return fails > 0 ? LS_ERR_CHECK : whole ? LS_OK : LS_ERR_INFRA;
+    return status != LS_OK ? status : fails > 0 ? LS_ERR_CHECK : whole ? LS_OK : LS_ERR_INFRA;
+}
+
+/* ---- other machines -------------------------------------------------------------------------- */
+
+static void print_node(const ls_job *job, int k)
+{
+    LS_TEXT(path, 700, "%s/rank%d.log", job->directory, k);
+    char *text = ls_text_read(path), *rest = NULL;
+    printf("node %s\n", job->hosts->host[k].name);
+    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        printf("  %s\n", line);
+    }
+    free(text);
+}
+
+static void take_findings(const ls_job *job, int k, ls_findings *findings)
+{
+    cJSON *list = NULL, *one;
+    LS_TEXT(path, 700, "%s/findings%d.json", job->directory, k);
+    if (access(path, R_OK) == 0 && ls_json_read_file(path, &list) == LS_OK) {
+        cJSON_ArrayForEach(one, list)
+        {
+            LS_TEXT(address, 200, "%.60s %.60s", job->hosts->host[k].name,
+                    ls_json_string(one, "address", ""));
+            cJSON_DeleteItemFromObjectCaseSensitive(one, "address");
+            cJSON_AddStringToObject(one, "address", address);
+        }
+        ls_findings_read(list, findings);
+    }
+    cJSON_Delete(list);
+}
+
+int ls_preflight_nodes(ls_hosts *hosts, const char *folder, bool share, ls_findings *findings)
+{
+    enum { LIMIT_S = 120 };
+    char program[PATH_MAX];
+    ls_job job = {.id = "preflight", .label = "preflight", .limit_s = LIMIT_S, .grace_s = LIMIT_S};
+    job.world = job.host_count = hosts->count;
+    job.local_nodes = 1;
+    job.hosts = hosts;
+    ls_text_put(job.directory, sizeof job.directory, "%s/preflight", folder);
+    ls_path_program(program, sizeof program);
+    ls_words_add(&job.command, "%s/lockstep", program);
+    ls_words_add(&job.command, "preflight");
+    ls_words_add(&job.command, "--record");
+    if (share) {
+        ls_words_add(&job.command, "--oversubscribe");
+    }
+    ls_outcome outcome;
+    bool resumed;
+    ls_status status = ls_job_run(&job, NULL, NULL, &outcome, &resumed);
+    int code = (int)status;
+    for (int k = 0; status == LS_OK && k < hosts->count; k++) {
+        print_node(&job, k);
+        take_findings(&job, k, findings);
+        code = outcome.rank[k].code > code ? outcome.rank[k].code : code;
+    }
+    if (status == LS_OK) {
+        ls_outcome_free(&outcome);
+    }
+    ls_job_free(&job);
+    return code;
+}
+
+static int look_at_nodes(const char *nodes, const char *hostfile, const char *out, bool share)
+{
+    char folder[512];
+    ls_hosts *hosts = ls_list_make(1, sizeof *hosts);
+    ls_findings findings = {0, 0, NULL};
+    ls_status status = ls_hosts_read(nodes, hostfile, hosts);
+    ls_probe *probe = ls_list_make(LS_HOSTS_MAX, sizeof *probe);
+    LS_THEN(status, ls_command_run_folder(out, "preflight", folder, sizeof folder));
+    const ls_probe_question question = {.folder = folder, .device = "auto", .ranks = 1};
+    LS_THEN(status, ls_remote_probe(hosts, &question, probe));
+    int code = status != LS_OK ? (int)status : ls_preflight_nodes(hosts, folder, share, &findings);
+    ls_findings_free(&findings);
+    free(probe);
+    free(hosts);
+    return code;
+}
+
+int ls_preflight_main(int count, char **argument)
+{
+    bool share = false, record = false;
+    const char *nodes = NULL, *hostfile = NULL, *out = "results/runs";
+    const ls_command_option options[] = {
+        {"--oversubscribe", NULL, &share, NULL, "ranks share GPUs"},
+        {"--nodes", &nodes, NULL, NULL, "of hosts by ssh: a,b,c, or slurm"},
+        {"--hostfile", &hostfile, NULL, NULL, "file with a host a line"},
+        {"--out", &out, NULL, NULL, "folder of what nodes say (results/runs)"},
+        {"--record", NULL, &record, NULL, "write findings<RANK>.json to LS_RUN_DIR"}};
+    LS_TRY(
+        ls_command_parse("preflight", options, sizeof options / sizeof *options, &count, argument));
+    LS_TRY(ls_command_no_operands("preflight", count, argument, ""));
+    if (nodes != NULL || hostfile != NULL) {
+        return look_at_nodes(nodes, hostfile, out, share);
+    }
+    const char *folder = getenv("LS_RUN_DIR"), *rank = getenv("RANK");
+    LS_TEXT(path, 700, "%.600s/findings%.20s.json", folder == NULL ? "." : folder,
+            rank == NULL ? "0" : rank);
+    return look_here(share, record ? path : NULL);
 }

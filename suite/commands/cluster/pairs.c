@@ -405,9 +405,7 @@ static ls_status find_nodes(request *r, const char *folder, ls_job *job)
     if (r->net != NULL) {
         return ls_log_fail(LS_ERR_USAGE, "--sim-net %s: only with --local-nodes", r->net);
     }
-    LS_TRY(file != NULL                     ? ls_hosts_read_file(file, &r->hosts)
-           : strcmp(r->nodes, "slurm") == 0 ? ls_hosts_read_slurm(&r->hosts)
-                                            : ls_hosts_parse_list(r->nodes, &r->hosts));
+    LS_TRY(ls_hosts_read(r->nodes, file, &r->hosts));
     ls_probe *probe = ls_list_make((size_t)r->hosts.count, sizeof *probe);
     const ls_probe_question question = {
         .folder = folder, .device = r->device, .ranks = 1, .oversubscribe = false};

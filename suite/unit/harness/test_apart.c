@@ -432,4 +432,26 @@ TEST(hosts_that_are_lost)
     assert_nothing_left();
 }
 
+/* Each node looks at its own devices, of which these have none; the highest code counts. */
+TEST(preflight_of_nodes)
+{
+    char launcher[1024], said[2048];
+    LS_TEXT(nowhere, 300, "%s/nowhere", scratch);
+    setenv("LS_SYSFS", nowhere, 1);
+    setenv("LS_LIBCUDA", nowhere, 1);
+    ls_remote_launcher(NULL, launcher, sizeof launcher);
+    *strrchr(launcher, '/') = '\0';
+    LS_TEXT(command, 2000, "%s/lockstep preflight --nodes near,far --out %s/run 2>&1", launcher,
+            scratch);
+    FILE *from = popen(command, "re");
+    ck_assert_ptr_nonnull(from);
+    said[fread(said, 1, sizeof said - 1, from)] = '\0';
+    ck_assert_int_eq(WEXITSTATUS(pclose(from)), LS_ERR_INFRA);
+    const char *near = strstr(said, "node near\n  lockstep[0]: ");
+    const char *far = strstr(said, "node far\n  lockstep[1]: ");
+    ck_assert_ptr_nonnull(strstr(said, "error: no NVIDIA device"));
+    ck_assert_msg(near != NULL && far > near, "%s", said);
+    assert_nothing_left();
+}
+
 TEST_MAIN("apart", .timeout_s = 120, .before = set_up, .after = close_scratch)
