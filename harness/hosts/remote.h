@@ -60,6 +60,8 @@ cJSON *ls_remote_report(const char *folder, int host, const char *event, char *s
 /* Path of lockstep-launch: next to this program, or on a host that does not share this disk. NULL:
  * here. */
 void ls_remote_launcher(const ls_host *host, char *path, size_t bytes);
+/* Its folder here. */
+void ls_remote_programs(char *path, size_t bytes);
 
 /* The session between a bench and its launcher on another machine. The bench writes to the
  * launcher's standard input through ssh or srun: first the order, a line with one JSON object
@@ -87,7 +89,7 @@ ls_status ls_remote_session_read_order(int input, cJSON **apart);
  * SIGHUP must be blocked in the calling thread. */
 ls_status ls_remote_session_monitor(int input);
 
-/* Probes the hosts of a run before anything is planned: whether each can be reached, sees the
+/* probe.c: probes the hosts of a run before anything is planned: whether each can be reached, sees the
  * folder of the results and has this build, how many cores it has, and on which device ranks would
  * run. A host that does not see the folder gets the programs. */
 

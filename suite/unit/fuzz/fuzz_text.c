@@ -121,6 +121,22 @@ static void read_outcome(fuzz *f, const bytes *b)
     cJSON_Delete(object);
 }
 
+static void seed_carried(fuzz *f)
+{
+    fuzz_add_seed_text(f, "said\n{\"carry\":\"file\",\"name\":\"a/b\",\"at\":0,\"bytes\":3}\nabc"
+                          "{\"carry\":\"link\",\"name\":\"l\",\"to\":\"a/b\"}\n"
+                          "{\"carry\":\"end\",\"pieces\":2,\"bytes\":3}\n");
+}
+
+/* A node's stream; nothing can be made below a device. */
+static void read_carried(fuzz *f, const bytes *b)
+{
+    (void)f;
+    ls_carry_in in = ls_carry_in_begin("/dev/null/x", -1);
+    ls_carry_take(&in, (const char *)b->at, b->count);
+    ls_carry_in_close(&in);
+}
+
 static void seed_hosts(fuzz *f)
 {
     fuzz_add_seed_text(f, "a slots=4 # comment\n\nuser@b.example slots=4\r\n10.0.0.1\n");
@@ -321,6 +337,7 @@ const reader fuzz_text_readers[] = {
     {"records", seed_record, NULL, read_record, NULL},
     {"shards", seed_shard, NULL, read_shard, NULL},
     {"reports and orders", seed_outcome, NULL, read_outcome, NULL},
+    {"carried files", seed_carried, NULL, read_carried, NULL},
     {"hosts", seed_hosts, NULL, read_hosts, NULL},
     {"lists", seed_lists, NULL, read_lists, NULL},
     {"options", seed_options, make_options, read_options, NULL},
