@@ -21,6 +21,7 @@
 #include "kernels/core/plant.h"
 #include "harness/hosts/awaited.h"
 #include "harness/hosts/launchers.h"
+#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"
@@ -514,8 +515,8 @@ static int run_given(arguments *given)
         return LS_ERR_INFRA;
     }
     if (given->probe != NULL) {
-        return (int)ls_remote_probe_answer(given->probe, given->probe_device, given->probe_ranks,
-                                           given->probe_oversubscribed);
+        return (int)ls_probe_answer(given->probe, given->probe_device, given->probe_ranks,
+                                    given->probe_oversubscribed);
     }
     return run(given);
 }

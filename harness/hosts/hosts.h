@@ -20,7 +20,7 @@ typedef enum ls_hosts_by { LS_HOSTS_SSH, LS_HOSTS_SRUN } ls_hosts_by;
 typedef struct ls_host {
     char name[LS_HOSTS_NAME_BYTES]; /* as given: "a", "user@a", an address */
     int slots;                      /* the most ranks it takes; 0: not given */
-    /* filled by ls_remote_probe: where its programs are, if it does not share this disk; else "" */
+    /* filled by ls_probe_hosts: where its programs are, if it does not share this disk; else "" */
     char programs[256];
 } ls_host;
 
@@ -28,7 +28,7 @@ typedef struct ls_hosts {
     ls_hosts_by by;
     int count;
     ls_host host[LS_HOSTS_MAX];
-    /* filled by ls_remote_probe */
+    /* filled by ls_probe_hosts */
     char master_address[LS_HOSTS_NAME_BYTES]; /* where the others reach host 0 */
     int port_count, port_next;
     int port[LS_HOSTS_PORTS_MAX]; /* free on host 0; jobs use them in turn */

@@ -1,4 +1,4 @@
-#include "remote.h"
+#include "probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,10 @@
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "launchers.h"
+#include "remote.h"
 #include "supervise.h"
 
-int ls_remote_usual_ranks(int devices, double cores)
+int ls_probe_usual_ranks(int devices, double cores)
 {
     return devices > 0 ? devices : cores < 8 ? ls_cores_share(cores, 1) : 8;
 }
@@ -60,8 +61,7 @@ static bool sees(const char *marker)
     return same;
 }
 
-ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
-                                 bool oversubscribe)
+ls_status ls_probe_answer(const char *marker, const char *device, int ranks, bool oversubscribe)
 {
     char hostname[64] = "", address[LS_HOSTS_NAME_BYTES] = "", programs[1024];
     char build[LS_APART_DIGEST_BYTES];
@@ -71,7 +71,7 @@ ls_status ls_remote_probe_answer(const char *marker, const char *device, int ran
     ls_machine_device found[LS_MACHINE_DEVICES_MAX];
     int devices = ls_machine_devices(ls_path_sysfs(), found);
     double cores = ls_cores_usable();
-    LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_remote_usual_ranks(devices, cores),
+    LS_TRY(ls_machine_choose(device, ranks > 0 ? ranks : ls_probe_usual_ranks(devices, cores),
                              oversubscribe, &chosen));
     (void)gethostname(hostname, sizeof hostname - 1);
     if (connection != NULL) { /* "client port server port", sshd(8) */
@@ -435,8 +435,8 @@ static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *que
                 LS_ERR_INFRA, "host %s would run on %s, host %s on %s (DEVICE=cpu forces the CPU)",
                 hosts->host[0].name, probe[0].device, hosts->host[k].name, probe[k].device);
         }
-        int first = ls_remote_usual_ranks(probe[0].devices, probe[0].cores);
-        int other = ls_remote_usual_ranks(probe[k].devices, probe[k].cores);
+        int first = ls_probe_usual_ranks(probe[0].devices, probe[0].cores);
+        int other = ls_probe_usual_ranks(probe[k].devices, probe[k].cores);
         if (question->ranks == 0 && first != other) {
             return ls_log_fail(LS_ERR_USAGE,
                                "host %s would run %d ranks, host %s %d; set the number with NGPUS",
@@ -446,7 +446,7 @@ static ls_status check_alike(const ls_hosts *hosts, const ls_probe_question *que
     return LS_OK;
 }
 
-ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe)
+ls_status ls_probe_hosts(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe)
 {
     probing p = {0};
     ls_outcome channels = {.state = LS_OUTCOME_NOT_STARTED};

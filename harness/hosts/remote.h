@@ -6,7 +6,7 @@
  *   - This program is interrupted or dies: the launchers' input ends, and they end their ranks
  *     (ls_remote_session_monitor).
  * <job>/node<k>.log has the standard output and error of a channel; the report is its last line of
- * JSON. To a host that does not share the file system of the job's folder (ls_remote_probe finds
+ * JSON. To a host that does not share the file system of the job's folder (ls_probe_hosts finds
  * out) programs and files travel over its channels (apart.h). */
 #ifndef LS_REMOTE_H
 #define LS_REMOTE_H
@@ -88,37 +88,5 @@ ls_status ls_remote_session_read_order(int input, cJSON **apart);
 /* Starts a thread that reads `input` and sends this process one SIGHUP when it ends or is silent.
  * SIGHUP must be blocked in the calling thread. */
 ls_status ls_remote_session_monitor(int input);
-
-/* probe.c: probes the hosts of a run before anything is planned: whether each can be reached, sees the
- * folder of the results and has this build, how many cores it has, and on which device ranks would
- * run. A host that does not see the folder gets the programs. */
-
-enum { LS_PROBE_LIMIT_S = 25 }; /* for all hosts at once to connect, start and answer */
-
-typedef struct ls_probe {
-    char hostname[64], cpu[96];
-    double cores;
-    int devices;    /* devices: NVIDIA ones on its PCI bus */
-    char device[8]; /* "cpu", "cuda" */
-} ls_probe;
-
-typedef struct ls_probe_question {
-    const char *folder; /* of the results, absolute; made if it is missing */
-    const char *device; /* "auto", "cuda", "cpu" */
-    int ranks;          /* per host; 0: one per device, else one per core, at most 8 */
-    bool oversubscribe;
-} ls_probe_question;
-
-/* Asks all hosts at once; fills probe[hosts->count], and the programs, master address and ports of
- * `hosts`. LS_ERR_INFRA, with a line per host, when it cannot be reached (with ssh's message), has
- * another build, no room for the programs or too few devices; LS_ERR_USAGE when ranks is 0 and the
- * hosts would run different numbers of ranks or use different devices. */
-ls_status ls_remote_probe(ls_hosts *hosts, const ls_probe_question *question, ls_probe *probe);
-/* Runs on the host: prints one line of JSON. `marker` is a file that contains LS_TOKEN, if it is
- * the same file there. */
-ls_status ls_remote_probe_answer(const char *marker, const char *device, int ranks,
-                                 bool oversubscribe);
-/* The default number of ranks of a machine. */
-int ls_remote_usual_ranks(int devices, double cores);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "harness/hosts/hosts.h"
-#include "harness/hosts/remote.h"
+#include "harness/hosts/probe.h"
 #include "harness/hosts/simnet.h"
 #include "harness/machine/findings.h"
 #include "harness/run/matrix_bench.h"

@@ -24,7 +24,7 @@ static int usual_ranks(double cores)
 {
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
     int devices = ls_machine_devices(ls_path_sysfs(), device);
-    return ls_remote_usual_ranks(devices, cores);
+    return ls_probe_usual_ranks(devices, cores);
 }
 
 static ls_status nodes_read(const ls_variables *given, ls_bench_nodes *nodes)
@@ -77,10 +77,10 @@ static ls_status nodes_place(ls_bench_nodes *nodes, const ls_variables *given, l
     nodes->probe = ls_list_make((size_t)nodes->hosts.count, sizeof *nodes->probe);
     ls_probe_question question = {
         .folder = folder, .device = wanted, .ranks = ranks, .oversubscribe = share};
-    LS_TRY(ls_remote_probe(&nodes->hosts, &question, nodes->probe));
+    LS_TRY(ls_probe_hosts(&nodes->hosts, &question, nodes->probe));
     m->cores = nodes->probe[0].cores;
     ranks =
-        ranks > 0 ? ranks : ls_remote_usual_ranks(nodes->probe[0].devices, nodes->probe[0].cores);
+        ranks > 0 ? ranks : ls_probe_usual_ranks(nodes->probe[0].devices, nodes->probe[0].cores);
     m->hosts = nodes->hosts.count;
     m->ranks = ranks * m->hosts;
     *device = nodes->probe[0].device;

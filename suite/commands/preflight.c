@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "commands.h"
-#include "harness/hosts/remote.h"
+#include "harness/hosts/probe.h"
 #include "harness/run/job.h"
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
@@ -158,7 +158,7 @@ static int look_at_nodes(const char *nodes, const char *hostfile, const char *ou
     ls_probe *probe = ls_list_make(LS_HOSTS_MAX, sizeof *probe);
     LS_THEN(status, ls_command_run_folder(out, "preflight", folder, sizeof folder));
     const ls_probe_question question = {.folder = folder, .device = "auto", .ranks = 1};
-    LS_THEN(status, ls_remote_probe(hosts, &question, probe));
+    LS_THEN(status, ls_probe_hosts(hosts, &question, probe));
     int code = status != LS_OK ? (int)status : ls_preflight_nodes(hosts, folder, share, &findings);
     ls_findings_free(&findings);
     free(probe);

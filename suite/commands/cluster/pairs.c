@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harness/hosts/remote.h"
+#include "harness/hosts/probe.h"
 #include "harness/report/files.h"
 #include "harness/report/page.h"
 #include "harness/report/stats.h"
@@ -409,7 +409,7 @@ static ls_status find_nodes(request *r, const char *folder, ls_job *job)
     ls_probe *probe = ls_list_make((size_t)r->hosts.count, sizeof *probe);
     const ls_probe_question question = {
         .folder = folder, .device = r->device, .ranks = 1, .oversubscribe = false};
-    ls_status status = ls_remote_probe(&r->hosts, &question, probe);
+    ls_status status = ls_probe_hosts(&r->hosts, &question, probe);
     free(probe);
     job->world = job->host_count = r->hosts.count;
     job->hosts = &r->hosts;

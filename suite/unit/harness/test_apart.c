@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "harness/hosts/apart.h"
+#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/run/job.h"
 #include "kernels/core/clock.h"
@@ -318,7 +319,7 @@ static ls_outcome run(const char *list, const char *script, ls_job *job)
     LS_TEXT(results, 300, "%s/run", scratch);
     ls_probe_question question = {.folder = results, .device = "cpu", .ranks = 1};
     ck_assert_int_eq(ls_hosts_parse_list(list, &hosts), LS_OK);
-    ck_assert_int_eq(ls_remote_probe(&hosts, &question, found), LS_OK);
+    ck_assert_int_eq(ls_probe_hosts(&hosts, &question, found), LS_OK);
     for (int k = 0; k < hosts.count; k++) {
         bool apart = strncmp(hosts.host[k].name, "near", 4) != 0;
         ck_assert_int_eq(hosts.host[k].programs[0] != '\0', apart);

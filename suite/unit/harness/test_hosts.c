@@ -13,6 +13,7 @@
 #include "kernels/core/path.h"
 #include "kernels/core/cores.h"
 #include "harness/hosts/hosts.h"
+#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/json.h"
@@ -191,7 +192,7 @@ TEST(ranks_of_a_host)
     static const int rows[][3] = {{0, 1, 1}, {0, 7, 7}, {0, 8, 8},
                                   {0, 9, 8}, {1, 9, 1}, {16, 2, 16}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ck_assert_int_eq(ls_remote_usual_ranks(rows[i][0], rows[i][1]), rows[i][2]);
+        ck_assert_int_eq(ls_probe_usual_ranks(rows[i][0], rows[i][1]), rows[i][2]);
     }
 }
 
@@ -306,7 +307,7 @@ static ls_status probe(const char *list, int ranks)
     catch_lines();
     ck_assert_int_eq(ls_proc_catch_signals(), LS_OK); /* its file stays */
     int next = next_file();
-    ls_status status = ls_remote_probe(&hosts, &question, found);
+    ls_status status = ls_probe_hosts(&hosts, &question, found);
     int then = next_file();
     said = caught_lines();
     ck_assert_int_eq(then, next);
@@ -482,7 +483,7 @@ TEST(the_question_to_a_host)
         hosts.by = srun ? LS_HOSTS_SRUN : LS_HOSTS_SSH;
         ls_probe_question question = {
             .folder = played, .device = "auto", .ranks = 3, .oversubscribe = srun};
-        ck_assert_int_eq(ls_remote_probe(&hosts, &question, found), LS_OK);
+        ck_assert_int_eq(ls_probe_hosts(&hosts, &question, found), LS_OK);
         ck_assert(hosts.port_count == 1 && hosts.port_next == 0); /* those of this answer */
         char *words = given_to("a", ".words"), *order = given_to("a", ".order");
         char name[17];
@@ -512,14 +513,14 @@ TEST(the_question_to_a_host)
     }
 }
 
-/* What ls_remote_probe_answer prints, on the host. */
+/* What ls_probe_answer prints, on the host. */
 static cJSON *answer_here(const char *marker, ls_status want)
 {
     FILE *file = tmpfile();
     int output = dup(STDOUT_FILENO);
     fflush(stdout);
     dup2(fileno(file), STDOUT_FILENO);
-    ls_status status = ls_remote_probe_answer(marker, "cpu", 1, true);
+    ls_status status = ls_probe_answer(marker, "cpu", 1, true);
     dup2(output, STDOUT_FILENO);
     close(output);
     ck_assert_int_eq(status, want);

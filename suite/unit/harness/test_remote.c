@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/run/job.h"
 #include "harness/run/matrix.h"
@@ -71,7 +72,7 @@ static ls_status probe_hosts(const char *list, ls_hosts *hosts, char *said)
         ck_assert_int_eq(ls_hosts_parse_list(list, hosts), LS_OK);
     }
     catch_lines();
-    ls_status status = ls_remote_probe(hosts, &question, found);
+    ls_status status = ls_probe_hosts(hosts, &question, found);
     ls_text_put(said, 2048, "%s", caught_text());
     if (status == LS_OK) {
         ck_assert_str_eq(found[1].device, "cpu");
