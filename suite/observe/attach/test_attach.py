@@ -1435,6 +1435,32 @@ def cost(context):
 
 
 @test
+def convolutions_in_fp64_are_torchs(context):
+    """In every way that they are computed: as one product, in another layout, as they come."""
+    from lockstep_attach.noise import _conv2d
+
+    plain, products = torch.nn.functional.conv2d, 0
+    for channels, size, more in (
+        (64, 4, ()),
+        (64, 5, (None, 2, (1, 0), (1, 2))),
+        (64, 4, (torch.ones(64).double(), [2], [1])),
+        (64, 3, (None, 1, "same")),
+        (64, 3, (None, 1, 1, 1, 2)),
+        (4, 9, (torch.ones(4).double(), (2, 1), 1)),
+    ):
+        groups = more[4] if len(more) > 4 else 1
+        image = torch.randn(3, 4, size, size).double().requires_grad_()
+        weight = torch.randn(channels, 4 // groups, 3, 3).double().requires_grad_()
+        made, own = plain(image, weight, *more), _conv2d(torch, plain, image, weight, *more)
+        products += made.grad_fn.name() != own.grad_fn.name() and channels == 64 and groups == 1
+        given = torch.randn_like(made)
+        exact = torch.autograd.grad(made, (image, weight), given)
+        for a, b in zip((made, *exact), (own, *torch.autograd.grad(own, (image, weight), given))):
+            assert a.shape == b.shape and (a - b).detach().abs().max() < 1e-12, (channels, more)
+    assert products == 3, products
+
+
+@test
 def digests_name_bits(context):
     import lockstep_attach.digests as digests
 
