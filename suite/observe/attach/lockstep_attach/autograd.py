@@ -5,7 +5,7 @@ import types
 
 from . import losses as graphs
 from . import script_text
-from .events import summed
+from .events import summed, value_of
 from .losses import is_of_this_rank, made, misuse, multiplied
 from .samples import type_name
 from .wrapping import Swap, given
@@ -264,7 +264,7 @@ class Autograd:
         if group is not None:
             entry["group"] = group
         if isinstance(result, self.hub.torch.Tensor) and result.numel() == 1:
-            entry["norm"] = self.hub.Lazy(result.detach().reshape(()).clone())
+            entry["norm"] = value_of(result)
         self.hub.steps.detail.grads("clipped", params)
 
 

@@ -374,6 +374,8 @@ class Data:
         found, entry.collated[:] = [*entry.collated, *said.get("collated", ())], []
         if found:
             event["collated"] = found
+        if entry.keys is not None:
+            entry.keys.finish()
         if entry.keys is not None and entry.keys.kept:
             event["keys"], event["key_modulus"] = entry.keys.kept, entry.keys.modulus
         # others may have been trained since
@@ -436,6 +438,7 @@ def _modulus(length):
 ELEMENTS = 64  # of the floating point numbers of a sample
 COLUMNS = 4096  # of the integers of a sample
 KEYS = 2048  # keys of a pass that are written, for the data set's length
+BLOCK = 16  # batches whose keys are computed at once
 BATCHES = 1024  # of a pass that are looked at
 WHOLE = 8  # passes over a loader that are; of the later ones those whose number is a power of two
 BITS = 48  # of a key: exact in JSON
@@ -456,6 +459,7 @@ class Keys:
         self.torch, self.modulus = torch, keys_modulus(length)
         self.unknown = length is None
         self.kept, self.batches = [], 0
+        self.waiting = []  # [of each tensor of a batch: some of its numbers]
         self.weights = {}
 
     def _weights(self, count, device):
@@ -477,36 +481,62 @@ class Keys:
 
     def _words(self, tensor):
         """Some of each sample's numbers as integers, [samples, numbers]; None: not looked at."""
-        torch = self.torch
-        if tensor.is_floating_point():
-            if tensor.dim() == 4 and not tensor.is_contiguous():
-                tensor = tensor.permute(0, 2, 3, 1)
-            if not tensor.is_contiguous():
-                return None
-            rows = tensor.view(len(tensor), -1)
-            step = max(1, rows.shape[1] // ELEMENTS)
-            return rows[:, : ELEMENTS * step : step].float().contiguous().view(torch.int32).long()
-        rows = tensor.reshape(len(tensor), -1)[:, :COLUMNS].long()
+        some = self._some(tensor)
+        return some if some is None else self._as_words(some)
+
+    def _some(self, tensor):
+        """Those numbers, [samples, numbers]."""
+        if not tensor.is_floating_point():
+            return tensor.reshape(len(tensor), -1)[:, :COLUMNS]
+        if tensor.dim() == 4 and not tensor.is_contiguous():
+            tensor = tensor.permute(0, 2, 3, 1)
+        if not tensor.is_contiguous():
+            return None
+        rows = tensor.view(len(tensor), -1)
+        step = max(1, rows.shape[1] // ELEMENTS)
+        return rows[:, : ELEMENTS * step : step]
+
+    def _as_words(self, rows):
+        if rows.is_floating_point():
+            return rows.float().contiguous().view(self.torch.int32).long()
+        rows = rows.long()
         # a tail of equal numbers has no differences; the longest row's is as if a zero followed
-        return torch.cat([rows[:, :1], rows[:, :-1] - rows[:, 1:], rows[:, -1:]], 1)
+        return self.torch.cat([rows[:, :1], rows[:, :-1] - rows[:, 1:], rows[:, -1:]], 1)
 
     def add(self, tensors):
         """A batch: tensors whose first dimension is that of its samples."""
         if self.batches >= BATCHES or len(self.kept) >= 2 * KEYS:
             return
         self.batches += 1
-        total, wide = None, False
-        for place, tensor in enumerate(tensors[:8]):
+        found, wide = [], False
+        for tensor in tensors[:8]:
             if tensor.device.type != "cpu" or tensor.is_complex() or tensor.numel() == 0:
                 return
-            words = self._words(tensor.detach())
-            if words is None:
+            some = self._some(tensor.detach())
+            if some is None:
                 return
             wide = wide or tensor[0].numel() > 1
-            part = self._summed(words) * key_weight(place + 1)
-            total = part if total is None else total + part
-        if total is None or not wide:
-            return  # a label alone names no sample
+            found.append(some)
+        if wide:  # a label alone names no sample
+            # the script may change its batch
+            self.waiting.append([some.clone() for some in found])
+        if len(self.waiting) >= BLOCK:
+            self.finish()
+
+    def finish(self):
+        """Computes the keys of the batches that wait, those of equal widths at once."""
+        alike, waiting, self.waiting = {}, self.waiting, []
+        for batch in waiting:
+            kind = tuple((some.shape[1], some.dtype) for some in batch)
+            alike.setdefault(kind, []).append(batch)
+        for batches in alike.values():
+            parts = map(self.torch.cat, zip(*batches))
+            self._keep(sum(self._of_part(place, part) for place, part in enumerate(parts)))
+
+    def _of_part(self, place, rows):
+        return self._summed(self._as_words(rows)) * key_weight(place + 1)
+
+    def _keep(self, total):
         keys = (total * key_weight(3) >> 64 - BITS - 8) & (1 << BITS) - 1
         keys = keys[keys % self.modulus == 0] if self.modulus > 1 else keys
         self.kept.extend(keys.tolist())

@@ -154,6 +154,8 @@ def _members(tree, transfer):
         kind = value.__class__
         if kind is int and -LARGEST < value < LARGEST or kind is str and len(value) <= TEXT:
             pass
+        elif kind is float:
+            value = value if math.isfinite(value) else None
         elif kind not in EXACT:
             value = settle(value, transfer)
         out[key if key.__class__ is str and len(key) <= TEXT else str(key)[:TEXT]] = value

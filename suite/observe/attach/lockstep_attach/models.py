@@ -156,6 +156,11 @@ class Model:
         pairs = ((entry, entry.ref()) for entry in self.entries)
         return [(entry, param) for entry, param in pairs if param is not None]
 
+    def tensors(self):
+        """Its parameters that are alive."""
+        found = [entry.ref() for entry in self.entries]
+        return [param for param in found if param is not None]
+
     def device(self):
         """Of its first parameter, or None."""
         for entry in self.entries:
@@ -437,8 +442,9 @@ class Models:
 
     def indices_of(self, params):
         """The models that have these parameters; -1: none has one of them."""
-        entries = (self.entry_of(param) for param in params)
-        return sorted({entry.model if entry is not None else -1 for entry in entries})
+        known = self.entry_by_id.get
+        pairs = [(known(id(param)), param) for param in params]
+        return sorted({e.model if e is not None and e.ref() is p else -1 for e, p in pairs})
 
     def statistics(self):
         """{index: digest of the running statistics of its norms} of models that have some."""
@@ -461,7 +467,7 @@ class Models:
 
     def shape(self):
         """What freezing, casting, or dropping parameters changes."""
-        return hash(tuple(map(SHAPE, (p for model in self.live() for _, p in model.params()))))
+        return hash(tuple(SHAPE(p) for model in self.live() for p in model.tensors()))
 
     def refresh(self):
         for model in self.live():
@@ -743,7 +749,7 @@ class Models:
         return self.inputs[count].take(tensor)
 
     def _left(self, model, in_detail):
-        grads = [p.grad for _, p in model.params() if p.grad is not None]
+        grads = [p.grad for p in model.tensors() if p.grad is not None]
         if not in_detail or not grads:
             return len(grads)
         kept = [(g.coalesce().values() if g.is_sparse else g).ne(0).any() for g in grads]

@@ -94,7 +94,12 @@ class Shadows:
         self.mode = None
 
     def install(self):
-        self.hub.wrap(self.hub.torch.nn.Module, "named_parameters", self._enter)
+        compiling, idle = self.hub.compiling, self.hub.idle
+
+        def unseen():
+            return compiling() or not self.after or idle()
+
+        self.hub.wrap(self.hub.torch.nn.Module, "named_parameters", self._enter, None, unseen)
 
     def stepped(self):
         if self.hub.steps.now.detail and not self.hub.models.compiles:

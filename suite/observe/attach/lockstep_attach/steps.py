@@ -18,13 +18,13 @@ NAMED = "call at op elements type reduce ranks root model grad sync mode of opti
 class Schedule:
     """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further
     on: scripts that train two networks in turn step each of them at even or odd steps alone. N
-    doubles after 64 of them, and after every 32 more. And those behind a change, 16 at most.
+    doubles after 32 of them, and after every 16 more. And those behind a change, 16 at most.
     """
 
     SHIFTS, TRIES = 4, 3
 
     def __init__(self, every):
-        self.every, self.count, self.limit = every, 0, 64
+        self.every, self.count, self.limit = every, 0, 32
         self.unseen = {}  # optimizer: its last step, and how many were foretold
         self.extra = set()
         self.shapes, self.left = set(), CHANGES
@@ -62,18 +62,18 @@ class Schedule:
         self.count += 1
         if self.count >= self.limit:
             self.every *= 2
-            self.limit += 32
+            self.limit += 16
         return True
 
 
 class Thinned:
     """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the
-    same steps: all up to 64, then one of each block of 2, of 4 from 128 on, up to 64. Its place in
+    same steps: all up to 32, then one of each block of 2, of 4 from 64 on, up to 64. Its place in
     the block goes through all of them, so that what a script does in every fourth step, say, is
     met.
     """
 
-    ALL, BLOCK = 64, 64
+    ALL, BLOCK = 32, 64
 
     def take(self, number):
         block = min(self.BLOCK, 1 << ((number - 1) // self.ALL).bit_length())
