@@ -1273,6 +1273,8 @@ class Draws(Net):
     def forward(self, x):
         y = F.dropout(super().forward(x), 0.1)
         return y if random.random() < 0.5 else 2 * y
+class Heir(Draws):
+    pass
 torch.distributed.init_process_group(
     "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 random.seed(0)
@@ -1285,6 +1287,9 @@ model.module.eval()
 with torch.no_grad():
     print([model.module(x).sum().item() for x, _ in loader])
 train(model, optimizer, 3)
+heir = Heir()  # of a class without a forward
+optimizer = sgd(heir)
+train(nn.parallel.DistributedDataParallel(heir), optimizer, 3)
 """
     done, said = with_and_without(context.root, "inside", ODD_START + code)
     assert done[0].returncode == done[1].returncode == 0, done
