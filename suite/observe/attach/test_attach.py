@@ -1923,16 +1923,22 @@ def lazy_modules_stay_as_they_are(context):
 
 @test
 def early_ends_are_read(context):
-    """script_text.stops_early: a break that leaves the outermost loop around a backward."""
+    """script_text.stops_early: what leaves the outermost loop around a backward."""
     from lockstep_attach import script_text
 
     inner = "for epoch in range(4):\n  for x in data:\n    loss.backward()\n"
+    part = "def one(n):\n  for x in data:\n    loss.backward()\n    if short: return\n    break\n"
     texts = (
         (inner + "  if lost > best: break\n", True),
         (inner + "  with no_grad():\n    for y in held: break\n", False),
         (inner + "    if enough: break\n", False),
         ("for a in b: break\n" + inner, False),
         ("def train():\n  while True:\n    loss.backward()\n    if step > last: break\n", True),
+        (inner + "    if enough: sys.exit(helper(lambda: None))\n", False),
+        ("def main():\n  " + inner.replace("\n", "\n  ") + "    if enough: return\n", True),
+        # the loop over epochs calls that over batches
+        (part + "def main():\n  for epoch in range(4):\n    one(epoch)\n    if bad: break\n", True),
+        (part + "for epoch in range(4):\n  model.train()\n  one(epoch)\n", False),
         ("not Python:\n  backward break\n", False),
     )
     for place, (text, expected) in enumerate(texts):

@@ -276,6 +276,12 @@ static const calls_row spans[] = {
     {SPAN("CosineAnnealingLR", "5", "0.1", ""), "order.schedule", LS_WEAK, "rises again"},
     {SPAN("OneCycleLR", "24", "0.1", ""), "order.schedule", CALLS_HINT,
      "steps of all ranks together"},
+    {SPAN("OneCycleLR", "24", "0.1,\"stops_early\":true", ""), "order.schedule", LS_WEAK,
+     "steps of all ranks together; or the job ended before its time"},
+    {ALIKE ";" SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1") "; 12x F b O Z "
+                                                                  "L{\"optimizer\":0,\"schedule\":"
+                                                                  "0}",
+     "order.schedule", LS_WEAK, "or the job ended before"}, /* no pass says that it was whole */
     {ALIKE ";" SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1") "; 12x F b O Z "
                                                                   "L{\"optimizer\":0,\"schedule\":"
                                                                   "0};" PASS_OF("0", "0", "1",
