@@ -12,7 +12,7 @@
 #include "kernels/core/text.h"
 #include "suite/observe/observe.h"
 
-enum { CALLS_RANKS = 4 };
+enum { CALLS_RANKS = 66 };
 
 typedef struct calls_rank {
     FILE *file;
@@ -422,9 +422,11 @@ static inline void calls_part(calls_job *job, char *part)
         times = 1;
     }
     part += used;
-    if (part[0] != '\0' && part[1] == ':') {
-        rank = part[0] - '0';
-        part += 2 + strspn(part + 2, " ");
+    used = 0;
+    if (sscanf(part, "%d: %n", &rank, &used) == 1 && used > 0) {
+        part += used;
+    } else {
+        rank = -1;
     }
     if (*part == '<') {
         members = part + 1;
