@@ -420,6 +420,8 @@ static const calls_row others[] = {
      "precision.autocast", LS_SKIP, ""},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", CALLS_HINT, "new tensors without a graph | train.py:18"},
+    {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
+     "gradient.loss", LS_PASS, NULL}, /* the others hold no more */
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z",
      "gradient.loss", CALLS_HINT, "step 1: the softmax of the result of a softmax"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"softmax\"} O Z", "gradient.loss",
@@ -467,7 +469,8 @@ static const calls_row misuses[] = {
      "given probabilities where .. softmax in place of log_softmax"},
     {MISUSE("\"kind\":\"kl_of_scores\""), "gradient.loss", LS_WEAK, "no log_softmax"},
     {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
-    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, "4 losses, and nothing"},
+    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS,
+     "4 losses, and no mistake"},
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
     {MISUSE("\"kind\":\"attention_in_eval\""), "validation.mode", LS_FAIL,
      "rank 0: attention drops out .. eval() does not reach | train.py:9 | dropout_p=self.p if"},
