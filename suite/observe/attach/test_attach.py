@@ -1889,6 +1889,12 @@ optimizer.param_groups[0]['lr'] = rate
         ("a.py", text, (4, 3, 6)),
         ("b.py", other, (None,) * 3),
         ("c.py", third, (None, 1, None)),
+        ("e.py", third.splitlines()[0] + "\nreturn out\n", (None, None, None)),
+        (
+            "f.py",
+            third.splitlines()[0] + "\nreturn (loss, out) if both else loss\n",
+            (None, 1, None),
+        ),
         ("d.py", scaled, (None, None, None, 8)),
     )
     for name, lines, expected in jobs:

@@ -20,6 +20,7 @@ STEPS = re.compile(r"/=?\s*\(?\s*(?:\w+\.)*\w*accum\w*\b", re.IGNORECASE)
 GOES = (
     re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\("),
     re.compile(r"backward\(\s*([A-Za-z_][\w.]*)"),  # accelerator.backward(loss)
+    re.compile(r"^\s*return\b.*\b(\w*loss)\b"),  # to what calls backward
 )
 TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
 RATE = re.compile(
