@@ -1302,6 +1302,33 @@ train(nn.parallel.DistributedDataParallel(heir), optimizer, 3)
 
 
 @test
+def averages_of_micro_steps_are_seen(context):
+    """One that moves with every batch, and one with every step of several."""
+    code = """
+import copy
+model = Net()
+optimizer = sgd(model)
+kept = [copy.deepcopy(model).requires_grad_(False) for _ in range(2)]
+def follow(average):
+    for one, own in zip(average.parameters(), model.parameters()):
+        one.data.lerp_(own.data, 0.1)
+for number in range(8):
+    F.cross_entropy(model(inputs), targets).backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+        follow(kept[0])
+    follow(kept[1])
+"""
+    done, said = with_and_without(context.root, "hasty", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    moved = [event for event in said if event["event"] == "averaged"]
+    early = [(e["step"], e["average"]) for e in moved if e.get("early")]
+    assert len(moved) > 4 and len({number for _, number in early}) == 1, moved
+    assert [step for step, _ in early] == [2, 3, 4], moved
+
+
+@test
 def settings_of_other_kinds(context):
     """Left out: what a class keeps under the name of a known setting, of another kind."""
     code = """

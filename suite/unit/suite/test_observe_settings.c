@@ -268,6 +268,10 @@ CALLS_TEST(moments_last, rebuilt)
                                           "};" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", \
                                                                                        "7", "12")
 
+#define EARLY(step, share)                                                                    \
+    "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true,\"share\":" share \
+    ",\"bound\":1e-5};"
+
 /* Twelve steps of two passes on two ranks; what each calls. */
 static const calls_row spans[] = {
     {SPAN("CosineAnnealingLR", "12", "0.1", ""), "order.schedule", LS_PASS, "12 calls"},
@@ -418,6 +422,10 @@ static const calls_row others[] = {
     {"!;{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:9 (y/z.py:19)\"}; 4x " PLAIN
      "b O Z",
      "precision.autocast", LS_SKIP, ""},
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0.05"),
+     "optimizer.average", CALLS_HINT, "before and behind the optimizer's step, in 3 steps"},
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0"),
+     "optimizer.average", NO_HINT, ""}, /* before the step alone */
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", CALLS_HINT, "new tensors without a graph | train.py:18"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
