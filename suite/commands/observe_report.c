@@ -237,10 +237,11 @@ static bool is_in(const ls_observe_report *report, const cJSON *verdict, part wh
     return part_of(verdict) == which && (which != HINTED || shows_hints(report));
 }
 
-/* The verdict's first line; with `place` in place of the evidence. */
+/* The verdict's first line; with `place` in place of the evidence, where there is one. */
 static void describe_verdict(const cJSON *verdict, int number, bool place, char text[TEXT_BYTES])
 {
     part of = part_of(verdict);
+    const char *evidence = ls_json_string(verdict, "evidence", "");
     ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s%s%s",
                 of == PASSED                             ? "ok"
                 : of == HINTED                           ? "HINT"
@@ -248,7 +249,8 @@ static void describe_verdict(const cJSON *verdict, int number, bool place, char 
                                                          : "not shown",
                 number, ls_json_string(verdict, "case", "?"),
                 of == HINTED ? "" : ls_verdict_name(ls_verdict_code_in(verdict)),
-                of == HINTED ? "" : " ", ls_json_string(verdict, place ? "where" : "evidence", ""));
+                of == HINTED ? "" : " ",
+                place ? ls_json_string(verdict, "where", evidence) : evidence);
 }
 
 static const char *const detail[][2] = {{"cause:  ", "cause"},

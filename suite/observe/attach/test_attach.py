@@ -1272,6 +1272,8 @@ class Draws(Net):
     def forward(self, x):
         y = F.dropout(super().forward(x), 0.1)
         return y if random.random() < 0.5 else 2 * y
+class Heir(Draws):
+    pass
 torch.distributed.init_process_group(
     "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 random.seed(0)
@@ -1284,6 +1286,9 @@ model.module.eval()
 with torch.no_grad():
     print([model.module(x).sum().item() for x, _ in loader])
 train(model, optimizer, 3)
+heir = Heir()  # of a class without a forward
+optimizer = sgd(heir)
+train(nn.parallel.DistributedDataParallel(heir), optimizer, 3)
 """
     done, said = with_and_without(context.root, "inside", ODD_START + code)
     assert done[0].returncode == done[1].returncode == 0, done
@@ -1293,6 +1298,33 @@ train(model, optimizer, 3)
     calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
     assert [call["mode"] for call in calls if "mode" in call] == ["eval"], calls
     assert not [event for event in said if event["event"] == "attach"], said
+
+
+@test
+def averages_of_micro_steps_are_seen(context):
+    """One that moves with every batch, and one with every step of several."""
+    code = """
+import copy
+model = Net()
+optimizer = sgd(model)
+kept = [copy.deepcopy(model).requires_grad_(False) for _ in range(2)]
+def follow(average):
+    for one, own in zip(average.parameters(), model.parameters()):
+        one.data.lerp_(own.data, 0.1)
+for number in range(8):
+    F.cross_entropy(model(inputs), targets).backward()
+    if number % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+        follow(kept[0])
+    follow(kept[1])
+"""
+    done, said = with_and_without(context.root, "hasty", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    moved = [event for event in said if event["event"] == "averaged"]
+    early = [(e["step"], e["average"]) for e in moved if e.get("early")]
+    assert len(moved) > 4 and len({number for _, number in early}) == 1, moved
+    assert [step for step, _ in early] == [2, 3, 4], moved
 
 
 @test
@@ -1909,6 +1941,12 @@ optimizer.param_groups[0]['lr'] = rate
         ("a.py", text, (4, 3, 6)),
         ("b.py", other, (None,) * 3),
         ("c.py", third, (None, 1, None)),
+        ("e.py", third.splitlines()[0] + "\nreturn out\n", (None, None, None)),
+        (
+            "f.py",
+            third.splitlines()[0] + "\nreturn (loss, out) if both else loss\n",
+            (None, 1, None),
+        ),
         ("d.py", scaled, (None, None, None, 8)),
     )
     for name, lines, expected in jobs:
@@ -1943,16 +1981,22 @@ def lazy_modules_stay_as_they_are(context):
 
 @test
 def early_ends_are_read(context):
-    """script_text.stops_early: a break that leaves the outermost loop around a backward."""
+    """script_text.stops_early: what leaves the outermost loop around a backward."""
     from lockstep_attach import script_text
 
     inner = "for epoch in range(4):\n  for x in data:\n    loss.backward()\n"
+    part = "def one(n):\n  for x in data:\n    loss.backward()\n    if short: return\n    break\n"
     texts = (
         (inner + "  if lost > best: break\n", True),
         (inner + "  with no_grad():\n    for y in held: break\n", False),
         (inner + "    if enough: break\n", False),
         ("for a in b: break\n" + inner, False),
         ("def train():\n  while True:\n    loss.backward()\n    if step > last: break\n", True),
+        (inner + "    if enough: sys.exit(helper(lambda: None))\n", False),
+        ("def main():\n  " + inner.replace("\n", "\n  ") + "    if enough: return\n", True),
+        # the loop over epochs calls that over batches
+        (part + "def main():\n  for epoch in range(4):\n    one(epoch)\n    if bad: break\n", True),
+        (part + "for epoch in range(4):\n  model.train()\n  one(epoch)\n", False),
         ("not Python:\n  backward break\n", False),
     )
     for place, (text, expected) in enumerate(texts):

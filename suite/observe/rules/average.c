@@ -137,6 +137,34 @@ static void judge_course(const course *c, ls_observe_finding *out)
     }
 }
 
+/* A copy that moves towards the weights behind a step, and did before it, too, where these stayed.
+ */
+static int count_early(const ls_observe_rank *rank, int average)
+{
+    const ls_event *one;
+    int count = 0;
+    ls_event_each(one, ls_trace_events(rank, averaged)) {
+        count += ls_event_int(one, average, -1) == average && ls_event_bool(one, early, false) &&
+                 ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
+    }
+    return count;
+}
+
+static void judge_early(const ls_observe_rank *rank, int average, ls_observe_finding *out)
+{
+    int early = count_early(rank, average);
+    if (early >= enough.value) {
+        ls_finding_set(out, LS_FAIL, "",
+                       "the average is updated with every batch, the weights with every step: its "
+                       "decay counts several times",
+                       "update it once after each optimizer.step(), where gradients are "
+                       "accumulated as well",
+                       "a copy of the model moves towards the weights before and behind the "
+                       "optimizer's step, in %d steps that were looked at",
+                       early);
+    }
+}
+
 static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 {
     ls_finding_set(
@@ -159,6 +187,7 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
         for (int n = 0; n < AVERAGES; n++) {
             course c = course_of(&trace->rank[k], n);
             judge_course(&c, &guessed);
+            judge_early(&trace->rank[k], n, &guessed);
             if (c.stale != NULL) {
                 judge_norms(c.stale, &guessed);
             }

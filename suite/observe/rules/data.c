@@ -8,19 +8,18 @@
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
+#include "harness/hosts/hosts.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 
 /* A pass over a loader in which the model was trained, on every rank. */
 typedef struct pass {
-    const ls_event *event[64]; /* [ranks] */
+    const ls_event *event[LS_HOSTS_RANKS_MAX]; /* [ranks] */
     int ranks;
     bool whole, indexed;
     int64_t length, batch;
 } pass;
-
-enum { RANKS = 64 };
 
 static const ls_tol few =
     LS_TOL(8, "indices: fewer may be in the same order by chance, 8 are once in 8! = 40,320 times");
@@ -58,7 +57,7 @@ static bool divides(const ls_observe_trace *trace)
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     bool replicated = ls_trace_is_ddp(trace) || ls_by_hand_replicates(trace) || divides(trace);
-    if (!replicated || ls_calls_in_part(trace) || trace->world > RANKS) {
+    if (!replicated || ls_calls_in_part(trace)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "%s",
                        trace->world < 2 ? "one rank" : "no model is replicated over all ranks");
         return false;
@@ -358,8 +357,8 @@ static void judge_plain(const ls_observe_trace *trace, int number, const pass *p
         ls_finding_set(
             out, LS_WEAK, ls_job_data_place(p->event[0], built), NULL,
             "if all ranks open the same data: DataLoader(..., sampler=DistributedSampler(dataset))",
-            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: whether "
-            "each rank has a data set of its own, is not known",
+            "pass %d: %lld of %lld indices are on several ranks (%s), but batches differ: it is "
+            "not known whether each rank has its own data set",
             number, (long long)o->across, (long long)o->entries, sampler_of(p, o->a));
     }
 }
@@ -409,31 +408,35 @@ static const char split_stream[] = "let each rank read its own part of the strea
  * batches may be filled up with samples of the first ones, which are another rank's. */
 static void judge_contents(int number, const pass *p, ls_observe_finding *out)
 {
-    for (int a = 0; a < p->ranks; a++) {
-        ls_contents x = {0};
-        ls_pass_contents_add(&x, p->event[a]);
-        for (int b = a + 1; b < p->ranks && x.repeated <= repeated.value * x.count; b++) {
-            ls_contents y = {0};
-            int of;
-            ls_pass_contents_add(&y, p->event[b]);
-            int common = ls_pass_contents_common(&x, &y, &of);
-            if (of >= samples.value && y.count >= samples.value &&
-                y.repeated <= repeated.value * y.count && common > duplicates.value * of &&
+    ls_contents *of_rank = ls_list_make((size_t)p->ranks, sizeof *of_rank);
+    for (int k = 0; k < p->ranks; k++) {
+        ls_pass_contents_add(&of_rank[k], p->event[k]);
+    }
+    for (int a = 0; a < p->ranks && out->verdict.code == LS_PASS; a++) {
+        const ls_contents *x = &of_rank[a];
+        for (int b = a + 1; b < p->ranks && x->repeated <= repeated.value * x->count; b++) {
+            const ls_contents *y = &of_rank[b];
+            int of, common = ls_pass_contents_common(x, y, &of);
+            if (of >= samples.value && y->count >= samples.value &&
+                y->repeated <= repeated.value * y->count && common > duplicates.value * of &&
                 common > p->ranks * p->batch) {
                 ls_finding_set(out, LS_FAIL, ls_job_data_place(p->event[0], cut_at),
                                p->indexed ? "the ranks' data sets are not in the same order: files "
                                             "are listed, shuffled or split differently on each rank"
                                           : one_stream,
-                               p->indexed ? "build the data set alike on every rank: sort lists of "
+                               p->indexed ? "build the same data set on every rank: sort lists of "
                                             "files, and seed what shuffles or splits them"
                                           : split_stream,
                                "pass %d: %d of %d samples of rank %d are on rank %d, too%s", number,
                                common, of, a, b, p->indexed ? ", under other indices" : "");
+                break;
             }
-            ls_pass_contents_free(&y);
         }
-        ls_pass_contents_free(&x);
     }
+    for (int k = 0; k < p->ranks; k++) {
+        ls_pass_contents_free(&of_rank[k]);
+    }
+    free(of_rank);
 }
 
 /* A stream has no order that is known: each rank may draw from all of it by itself. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness/hosts/hosts.h"
 #include "kernels/core/list.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
@@ -316,9 +317,8 @@ static const ls_event *validation_of(const ls_observe_rank *rank, int number)
 
 static shares shares_of(const ls_observe_trace *trace, int place, bool uneven)
 {
-    enum { RANKS = 64 };
-    const ls_event *data[RANKS];
-    shares s = {.each = trace->world <= RANKS, .least = INFINITY};
+    const ls_event *data[LS_HOSTS_RANKS_MAX];
+    shares s = {.each = true, .least = INFINITY};
     for (int n = 0; s.each; n++) {
         bool fits = true;
         for (int k = 0; k < trace->world; k++) {
@@ -351,7 +351,7 @@ static void check_fractions(const ls_observe_trace *trace, ls_observe_finding *o
                 "the ranks put together shares of their own samples after %d validations: of %g on "
                 "one rank, of %g on another%s",
                 own.passes, own.least, own.most,
-                own.apart ? "; right where each rank has a data set of its own" : "");
+                own.apart ? "; right where each rank has its own data set" : "");
         } else if (mean.each && mean.batches && mean.passes >= passes.value &&
                    mean.bits >= by_chance.value) {
             ls_finding_set(

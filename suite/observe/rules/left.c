@@ -382,6 +382,15 @@ static bool by_library(const ls_factor *f)
     return strchr(f->backward->at, '(') != NULL;
 }
 
+/* The division by the number of micro-steps stands in that library, too. */
+static bool divides_itself(const ls_factor *f)
+{
+    const char *from = strstr(f->backward->at, "(from "), *call = strchr(f->backward->at, '(');
+    const char *library = from != NULL ? f->backward->at : call + 1;
+    return by_library(f) &&
+           strncmp(library, f->loss_by_steps, strcspn(f->loss_by_steps, ":") + 1) == 0;
+}
+
 static void add_step(const ls_samples *samples, micro *m)
 {
     ls_factor f = {0};
@@ -405,7 +414,7 @@ static void add_step(const ls_samples *samples, micro *m)
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
     m->whole += ls_factor_is_near(weight, 1);
     m->most = ls_factor_is_near(weight, 1) && f.micro > m->most ? f.micro : m->most;
-    if (weight < 1 && !ls_factor_is_near(weight, 1) && divided && !by_library(&f) &&
+    if (weight < 1 && !ls_factor_is_near(weight, 1) && divided && !divides_itself(&f) &&
         ls_factor_is_near(weight * f.loss_by, f.micro)) {
         m->shorter++;
         m->tail = f;

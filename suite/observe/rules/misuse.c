@@ -279,23 +279,24 @@ static const struct {
 };
 
 /* A loss of what was gathered from all ranks, none of which gets a gradient. */
-static bool report_gathered(const ls_call *call, long long step, ls_observe_finding *out)
+static void report_gathered(const ls_call *call, long long step, ls_observe_finding *out)
 {
     const char *at = ls_calls_text(call, loss_gathered);
-    if (at[0] == '\0') {
-        return false;
-    }
     ls_observe_finding one = {0};
-    ls_finding_set(&one, LS_FAIL, at,
-                   "all_gather of torch.distributed hands on no gradient: its results are new "
-                   "tensors without a graph",
-                   "use torch.distributed.nn.functional.all_gather, or put this rank's own tensor "
-                   "back in its place; detach() it first where no gradient is meant",
-                   "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
-                   "gradient by it reaches what this rank gave",
-                   step);
+    if (at[0] == '\0') {
+        return;
+    }
+    ls_finding_set(
+        &one, LS_FAIL, at,
+        "all_gather of torch.distributed hands on no gradient: its results are new "
+        "tensors without a graph",
+        "use torch.distributed.nn.functional.all_gather (Lightning: sync_grads=True), or put "
+        "this rank's own tensor back in its place; detach() it first where no gradient "
+        "is meant",
+        "step %lld: the loss uses what was gathered from all ranks, as a constant: no "
+        "gradient by it reaches what this rank gave",
+        step);
     ls_finding_guess(out, &one);
-    return true;
 }
 
 void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -305,16 +306,13 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
     ls_trace_each_step(step, &trace->rank[0]) {
         ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
             losses += ls_event_has(call->json, loss_times) ? call->times : 0;
-            if (report_gathered(call, (long long)step->step->step, out)) {
-                return;
-            }
+            report_gathered(call, (long long)step->step->step, out);
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 if (strcmp(ls_calls_text(call, loss_given), ways[w].given) == 0) {
                     ls_observe_finding one = {0};
                     ls_finding_set(&one, LS_FAIL, call->at, ways[w].cause, ways[w].advice,
                                    "step %lld: %s", (long long)step->step->step, ways[w].what);
                     (ways[w].guessed ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
-                    return;
                 }
             }
         }
@@ -322,6 +320,6 @@ void ls_rules_gradient_loss(const ls_observe_trace *trace, ls_observe_finding *o
     if (losses == 0) {
         ls_finding_missing(trace, "no loss's graph was looked at", out);
     }
-    ls_verdict_pass(&out->verdict, losses, "%d losses, and nothing odd at the ends of their graphs",
-                    losses);
+    ls_verdict_pass(&out->verdict, losses,
+                    "%d losses, and no mistake that is sure at the ends of their graphs", losses);
 }

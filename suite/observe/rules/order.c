@@ -177,8 +177,10 @@ static bool find_uneven_pass(const ls_observe_trace *trace, int rank, long long 
         *b = stream ? ls_event_integer(y, given, 0) : ls_event_integer(y, count, 0);
         *what = stream ? "batches" : "samples";
         bool trained = ls_pass_is_trained(x) && ls_pass_is_trained(y);
-        bool whole = ls_event_bool(x, whole, false) || ls_event_bool(y, whole, false);
-        if (trained && whole && batch > 0 && (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
+        int whole = ls_event_bool(x, whole, false) + ls_event_bool(y, whole, false);
+        /* one that a signal cut says nothing */
+        if (trained && whole > ls_job_was_stopped(trace) && batch > 0 &&
+            (*a + batch - 1) / batch != (*b + batch - 1) / batch) {
             *event = x;
             return true;
         }
@@ -240,6 +242,10 @@ static const ls_event *left_pass(const ls_observe_rank *rank, const ls_observe_r
     }
 }
 
+static const char decide_together[] =
+    "make the same decision on every rank: all_reduce the value that it depends on, or broadcast "
+    "rank 0's decision";
+
 /* Within join() ranks may have unlike many batches; one that stops by itself is another matter. */
 static bool blame_left(const ls_observe_trace *trace, int least, int most, ls_observe_finding *out)
 {
@@ -250,8 +256,7 @@ static bool blame_left(const ls_observe_trace *trace, int least, int most, ls_ob
     ls_finding_set(out, LS_FAIL, ls_event_text(pass, at, ""),
                    "a rank ends its loop by what it alone knows (its own loss or score), the "
                    "others go on",
-                   "decide alike on all ranks: reduce what the decision is made of, or broadcast "
-                   "rank 0's",
+                   decide_together,
                    "rank %d made %lld steps and left the loop, rank %d went on to step %lld, and "
                    "their data did not differ",
                    least, (long long)steps_of(&trace->rank[least]), most,
@@ -275,11 +280,13 @@ static void judge_uneven(const ls_observe_trace *trace, int least, int most,
     }
     bool open = !trace->rank[least].record->ended && /* its last step was not closed */
                 steps_of(&trace->rank[most]) - steps_of(&trace->rank[least]) == 1;
-    ls_verdict_set(&out->verdict, open ? LS_WEAK : LS_FAIL,
-                   "rank %d ended after step %lld, rank %d after step %lld", least,
+    bool stopped = ls_job_was_stopped(trace), uneven = blame_uneven_pass(trace, out);
+    ls_verdict_set(&out->verdict, open || (stopped && !uneven) ? LS_WEAK : LS_FAIL,
+                   "rank %d ended after step %lld, rank %d after step %lld%s", least,
                    (long long)steps_of(&trace->rank[least]), most,
-                   (long long)steps_of(&trace->rank[most]));
-    if (!blame_uneven_pass(trace, out)) {
+                   (long long)steps_of(&trace->rank[most]),
+                   stopped ? ", where somebody stopped the job" : "");
+    if (!uneven && !stopped) {
         ls_verdict_cause(&out->verdict,
                          "rank %d left the loop, or died, while the others went on: they wait for "
                          "it in their next collective",
@@ -358,6 +365,7 @@ static bool find_unfinished(const ls_observe_trace *trace, int rank, ls_call *fo
 /* A rank that has ended by itself after as many steps as another one, which was in the next. */
 static bool judge_gone(const ls_observe_trace *trace, ls_observe_finding *out)
 {
+    bool stopped = ls_job_was_stopped(trace); /* a handler of signals may have ended it */
     ls_call waits, none;
     for (int k = 0; k < trace->world; k++) {
         for (int gone = 0; gone < trace->world; gone++) {
@@ -365,15 +373,18 @@ static bool judge_gone(const ls_observe_trace *trace, ls_observe_finding *out)
                 is_unseen(trace, gone, out) || !find_unfinished(trace, k, &waits)) {
                 continue;
             }
-            ls_finding_set(
-                out, LS_FAIL, waits.at,
-                "a rank ends its loop by what it alone knows (its own loss, score or data), or by "
-                "an exception: the others wait for it",
-                "decide alike on all ranks: reduce what the decision is made of, or broadcast "
-                "rank 0's",
-                "the job failed behind step %lld: rank %d was in %s of the next one, rank %d had "
-                "ended",
-                (long long)steps_of(&trace->rank[k]), k, name_of(&waits), gone);
+            ls_verdict_set(
+                &out->verdict, stopped ? LS_WEAK : LS_FAIL,
+                "the job %s behind step %lld: rank %d was in %s of the next one, rank %d had ended",
+                stopped ? "was stopped" : "failed", (long long)steps_of(&trace->rank[k]), k,
+                name_of(&waits), gone);
+            if (!stopped) {
+                ls_finding_explain(
+                    out, waits.at,
+                    "a rank ends its loop by what it alone knows (its own loss, score or data), or "
+                    "by an exception: the others wait for it",
+                    decide_together);
+            }
             return true;
         }
     }

@@ -450,6 +450,7 @@ static const ls_event *written_by(const ls_observe_trace *writer, const char *pa
 typedef struct rest {
     const ls_event *cut, *on;
     int skipped, trained, left, whole; /* samples */
+    int steps;                         /* of the pass that was cut */
     bool within; /* by the sampler's epoch the pass that goes on is the one that was cut */
 } rest;
 
@@ -519,6 +520,20 @@ static bool is_within(const rest *r)
            ls_event_same(r->on, r->cut, source);
 }
 
+/* Whether that pass leaves out as many of its first samples: a look at the data, say. */
+static bool leaves_out(const ls_event *pass, int samples)
+{
+    int trained;
+    return is_known(pass) && trained_of(pass, &trained) == samples && trained > 0;
+}
+
+/* Whether the job that wrote the file begins its first pass, or the one that was cut, as the job
+ * that goes on does: then these samples are not left out since they were trained on. */
+static bool is_usual(const ls_observe_rank *writer, const rest *r)
+{
+    return leaves_out(r->cut, r->skipped) || leaves_out(ls_pass_trained(writer, 0), r->skipped);
+}
+
 /* The most batches that a step takes. */
 static int most_backwards(const ls_observe_rank *rank)
 {
@@ -559,6 +574,7 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
     out->on = on;
     out->within = is_within(out);
     return out->trained > 0 && out->left > 0 &&
+           !(out->skipped > 0 && is_usual(&trace->before->rank[k], out)) &&
            (out->within || abs(out->trained + out->left - out->whole) < batch);
 }
 
@@ -646,6 +662,15 @@ static void report_rest(const rest *r, const char *at, ls_observe_finding *out)
                      had, has);
 }
 
+/* A pass that is trained on again from its beginning, whose first batches the job takes for another
+ * purpose, leaves out some, too: not by a count of steps, of which each takes several. */
+static bool may_begin_anew(const rest *r, int backwards, bool lost)
+{
+    int steps = r->trained / (batch_of(r->on) * backwards);
+    bool by_steps = backwards > 1 && steps > 1 && r->skipped == steps * batch_of(r->on);
+    return r->within && r->skipped > 0 && r->skipped < r->trained && !lost && !by_steps;
+}
+
 /* What was trained of a pass before the file, and behind it, is the data set: no sample twice, but
  * for those that fill up each rank's last batch. */
 static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -675,7 +700,8 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
         }
     }
     int fill = batch * trace->world, again = 0, never = 0;
-    int slack = r.within ? fill * most_backwards(&trace->before->rank[0]) : fill;
+    int backwards = known ? most_backwards(&trace->before->rank[0]) : 1;
+    int slack = r.within ? fill * backwards : fill;
     if (known && ls_verdict_good(out->verdict.code) && count_above(early, length, 1) <= fill &&
         count_above(late, length, 1) <= fill) {
         for (int i = 0; i < length; i++) {
@@ -683,11 +709,14 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
             never += early[i] == 0 && late[i] == 0;
         }
         if (again > slack || (r.within && never > slack)) {
-            ls_verdict_fail(&out->verdict,
+            ls_observe_finding one = {0};
+            ls_verdict_fail(&one.verdict,
                             "%d of %d samples were trained on before %.100s was written and come "
                             "again in the rest of the pass, and %d never come",
                             again, length, path, never);
-            report_rest(&r, ls_event_text(rng != NULL ? rng : load, at, ""), out);
+            report_rest(&r, ls_event_text(rng != NULL ? rng : load, at, ""), &one);
+            (may_begin_anew(&r, backwards, never > slack) ? ls_finding_guess
+                                                          : ls_calls_keep_worst)(out, &one);
         }
     }
     free(early);

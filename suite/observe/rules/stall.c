@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "suite/observe/trace/collectives_read.h"
+#include "suite/observe/trace/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
@@ -22,7 +23,7 @@ static job_end read_end(const ls_observe_trace *trace)
     const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(trace->record.job, "outcome");
     return (job_end){.known = trace->record.state != LS_RECORD_UNKNOWN,
                      .well = trace->record.state == LS_RECORD_DONE,
-                     .asked = ls_json_int(outcome, "asked", 0) != 0,
+                     .asked = ls_job_was_stopped(trace),
                      .ended_ns = ls_json_integer(outcome, "ended_ns", 0),
                      .boot = ls_json_string(outcome, "boot", "")};
 }

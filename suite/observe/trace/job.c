@@ -174,6 +174,12 @@ bool ls_job_ended_well(const ls_observe_trace *trace)
     return state == LS_RECORD_DONE || state == LS_RECORD_UNKNOWN || state == LS_RECORD_STOPPED;
 }
 
+bool ls_job_was_stopped(const ls_observe_trace *trace)
+{
+    const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(trace->record.job, "outcome");
+    return ls_json_int(outcome, "asked", 0) != 0;
+}
+
 bool ls_job_calls_collectives(const ls_observe_trace *trace)
 {
     for (int k = 0; k < trace->world; k++) {

@@ -45,6 +45,9 @@ bool ls_job_is_left_alone(const ls_observe_trace *trace);
 /* Every rank ended by itself, with exit code 0 where the launcher left one (none does for a job
  * that a scheduler started). */
 bool ls_job_ended_well(const ls_observe_trace *trace);
+/* Somebody ended the job: a signal, --timeout, or --stop after a law had failed. Each rank ends
+ * where the signal finds it. */
+bool ls_job_was_stopped(const ls_observe_trace *trace);
 /* The script calls collectives of its own within steps. */
 bool ls_job_calls_collectives(const ls_observe_trace *trace);
 /* No model is in DistributedDataParallel, and collectives of the script's own reduce gradients, so

@@ -46,6 +46,7 @@ typedef struct span {
     int batches;        /* backward calls */
     double samples;     /* of this rank */
     int passes;         /* whole ones over training data */
+    bool stops;         /* by its text the script may end its training early */
     bool whole;         /* the job ended with a pass, or nothing says where it did */
     int world;
     double highest; /* rate that it gave to the first group */
@@ -100,6 +101,7 @@ static span span_of(const ls_observe_trace *trace, const ls_event *event)
               .length = ls_event_int(event, span, 0),
               .base = ls_event_number(event, base, NAN),
               .whole = true,
+              .stops = ls_event_bool(event, stops_early, false),
               .world = trace->world,
               .highest = NAN,
               .rising = true,
@@ -183,15 +185,18 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
                        "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
                        s->length, s->calls, s->steps);
     } else if (why != NULL) {
-        ls_verdict_set(&out->verdict, for_each_rank && !beyond ? LS_WEAK : LS_FAIL,
+        /* where nothing shows that the job ended as it was meant to, it may have ended early */
+        bool unsure = !beyond && (for_each_rank || s->stops || s->passes == 0);
+        ls_verdict_set(&out->verdict, unsure ? LS_WEAK : LS_FAIL,
                        "a %s of %d calls has come to %d at the end of the job (%d steps, %d "
                        "batches, %d passes): %s",
                        s->class, s->length, s->reached, s->steps, s->batches, s->passes,
                        beyond ? "the rate goes through it and on" : "the rate never ends its way");
-        ls_verdict_cause(&out->verdict, "its length is counted in %s",
+        ls_verdict_cause(&out->verdict, "its length is counted in %s%s",
                          for_each_rank && !beyond ? "batches, and it is stepped with each step of "
                                                     "the optimizer, once for each rank"
-                                                  : why);
+                                                  : why,
+                         unsure && !for_each_rank ? "; or the job ended before its time" : "");
         ls_finding_blame(out, at,
                          "make it for as many calls of step() as the job makes: steps of the "
                          "optimizer on one rank, or epochs");

@@ -12,7 +12,7 @@
 #include "kernels/core/text.h"
 #include "suite/observe/observe.h"
 
-enum { CALLS_RANKS = 4 };
+enum { CALLS_RANKS = 66 };
 
 typedef struct calls_rank {
     FILE *file;
@@ -232,15 +232,17 @@ static inline void calls_step(calls_job *job, const char *calls)
     calls_step_of(job, -1, "", calls);
 }
 
-/* What the launcher leaves of a job that failed. */
-static inline void calls_fail(const calls_job *job)
+/* What the launcher leaves of a job that failed, or that somebody stopped. */
+static inline void calls_fail(const calls_job *job, bool stopped)
 {
     LS_TEXT(path, 200, "%s/job.json", job->folder);
     FILE *f = fopen(path, "w");
     ck_assert_ptr_nonnull(f);
-    fprintf(f, "{\"schema\":1,\"facts\":{\"world\":2},\"outcome\":{\"state\":\"failed\","
-               "\"first_rank\":1,\"code\":1,\"signal\":0,\"seconds\":9,\"ranks\":[{\"rank\":0,"
-               "\"code\":1,\"signal\":0},{\"rank\":1,\"code\":1,\"signal\":0}]}}\n");
+    fprintf(f,
+            "{\"schema\":1,\"facts\":{\"world\":2},\"outcome\":{\"state\":\"failed\","
+            "\"first_rank\":1,\"code\":1,\"signal\":0,\"seconds\":9,\"asked\":%d,\"ranks\":[{"
+            "\"rank\":0,\"code\":1,\"signal\":0},{\"rank\":1,\"code\":1,\"signal\":0}]}}\n",
+            stopped ? 15 : 0);
     fclose(f);
 }
 
@@ -420,9 +422,11 @@ static inline void calls_part(calls_job *job, char *part)
         times = 1;
     }
     part += used;
-    if (part[0] != '\0' && part[1] == ':') {
-        rank = part[0] - '0';
-        part += 2 + strspn(part + 2, " ");
+    used = 0;
+    if (sscanf(part, "%d: %n", &rank, &used) == 1 && used > 0) {
+        part += used;
+    } else {
+        rank = -1;
     }
     if (*part == '<') {
         members = part + 1;

@@ -61,6 +61,8 @@ typedef enum fake_fault {
     FAULT_TERMS_INVERSE, /* the same, not times the ranks */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
     FAULT_MICRO_TAIL,    /* step 2 has one less, and divides by the number of a whole window */
+    FAULT_TAIL_GIVEN,    /* the same, and a library calls backward */
+    FAULT_TAIL_LIBRARY,  /* which divides */
     /* without a wrapper, gradients reduced by the script: */
     FAULT_HAND,      /* right */
     FAULT_HAND_SENT, /* right: equal from the first step on, not before */
@@ -180,6 +182,12 @@ static const double fake_lr = 0.125, fake_decay = 0.01, fake_momentum = 0.9;
 static inline bool fake_is(const fake_state *s, fake_fault fault)
 {
     return s->job->fault == fault;
+}
+
+/* By the number of a whole window, by whomever. */
+static inline bool fake_has_tail(const fake_state *s)
+{
+    return s->job->fault >= FAULT_MICRO_TAIL && s->job->fault <= FAULT_TAIL_LIBRARY;
 }
 
 static inline bool fake_is_hand(const fake_state *s)
@@ -700,9 +708,10 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
             times != 1 ? "true" : "false",
             sum || fake_is(s, FAULT_HAND_SUM_OF_SUMS) ? "sum" : "mean");
     fprintf(f, ",\"loss_by\":%.17g%s", 1 / times,
-            fake_is(s, FAULT_LOSS_BY_RANKS) ? ",\"loss_by_ranks\":\"train.py:60\""
-            : fake_is(s, FAULT_MICRO_TAIL)  ? ",\"loss_by_steps\":\"train.py:58\""
-                                            : "");
+            fake_is(s, FAULT_LOSS_BY_RANKS)  ? ",\"loss_by_ranks\":\"train.py:60\""
+            : fake_is(s, FAULT_TAIL_LIBRARY) ? ",\"loss_by_steps\":\"transformers/trainer.py:58\""
+            : fake_has_tail(s)               ? ",\"loss_by_steps\":\"train.py:58\""
+                                             : "");
 }
 
 static inline void fake_write_sum(int elements, FILE *f)
@@ -730,7 +739,7 @@ static inline void fake_write_clip(const fake_state *s, FILE *f)
 
 static inline int fake_micro(const fake_state *s, int step)
 {
-    return s->job->micro - (fake_is(s, FAULT_MICRO_TAIL) && step == 2);
+    return s->job->micro - (fake_has_tail(s) && step == 2);
 }
 
 /* Forward and backward of a micro-step. */
@@ -756,7 +765,8 @@ static inline void fake_write_passes(const fake_state *s, int step, int rank, in
     if (within || number) {
         fake_write_sum(within ? FAKE_ELEMENTS : 1, f);
     }
-    bool library = fake_is(s, FAULT_MICRO_TRAINER) || fake_is(s, FAULT_MICRO_RANKS);
+    bool library = fake_is(s, FAULT_MICRO_TRAINER) || fake_is(s, FAULT_MICRO_RANKS) ||
+                   (fake_has_tail(s) && !fake_is(s, FAULT_MICRO_TAIL));
     fprintf(f, "%s{\"call\":\"backward\",\"at\":\"train.py:21%s\",\"loss\":1,\"sync\":%s%s", comma,
             library ? " (transformers/trainer.py:3700)" : "", sync ? "true" : "false",
             fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");

@@ -283,6 +283,8 @@ TEST(a_rule_that_fails)
     says(read_file("b/report.md"), "not ok 2 - observe.replicas.step # FAIL");
 }
 
+#define MISUSE(kind, at) "{\"event\":\"misuse\",\"kind\":\"" kind "\",\"at\":\"" at "\"}"
+
 /* Failures come first, then hints, the count of rules, and CORRECT, on one screen. */
 TEST(one_screen_begins_with_what_is_wrong)
 {
@@ -303,6 +305,12 @@ TEST(one_screen_begins_with_what_is_wrong)
     says(read_file("screen/tables/steps.tsv"), "1\t1\t1\t2\t1\t20\n2\t1\t4\t1\t1\t20\n");
     ck_assert(is_there("screen/plots/steps.svg") ==
               (strstr(read_file("screen/report.html"), "<svg") != NULL));
+    /* one that has a line alone, and no place */
+    self =
+        OBSERVE("sh", "-c",
+                COPY("both") "sed -i '2a " MISUSE("weights_of_classes", "train.py:4") "\\n" MISUSE(
+                    "dropout_in_eval", "") "' \"$LS_OBSERVE_DIR\"/rank*.jsonl");
+    says(self->said, " - observe.validation.mode # FAIL rank 0: a dropout is on while");
     self = run(WORDS("judge", "--verbose", "screen"), "");
     says(self->out, "\nok 3 - observe.replicas.state # PASS ");
     says(self->out, " - observe.reduction.left # WEAK no detailed step after the "

@@ -39,6 +39,8 @@
 /* Passes of two ranks, a rule and what it says. */
 static const calls_row drawings[] = {
     {OWN HALVES("7", ""), "data.disjoint", LS_PASS, "indices of 2 ranks disjoint in 2 passes |"},
+    {OWN "=DistributedSampler 132 2 0 66 1 ", "data.disjoint", LS_FAIL,
+     "pass 0: 130 of 132 indices are on a further rank", CALLS_RANKS},
     {OWN HALVES("7", ""), "data.covered", LS_PASS, "all indices were drawn in 2 whole passes |"},
     {OWN HALVES("7", ""), "data.shuffled", LS_PASS,
      "1 passes in another order than the one before |"},
@@ -72,7 +74,7 @@ static const calls_row drawings[] = {
     {SAME PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", ""), "data.disjoint",
      LS_FAIL, "no DistributedSampler"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", ""), "data.disjoint",
-     LS_WEAK, "data set of its own"},
+     LS_WEAK, "its own data set"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "24 24 0 1", "7", "9", ""), "data.disjoint",
      LS_SKIP, "different lengths"},
     {OWN PASSES("WeightedRandomSampler", "11 20 0 1", "3", "11 20 0 1", "7", "9", ""),

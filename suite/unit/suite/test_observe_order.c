@@ -698,7 +698,7 @@ ROWS_TEST(open_steps_are_compared, opens)
                 SUM("3", "8", "30") SUM("4", "9", "31") SENT("5", "0") SENT("6", "1"));
     write_open(&job, 0, 4, opens[_i].zero);
     write_open(&job, 1, 4, opens[_i].one);
-    calls_fail(&job);
+    calls_fail(&job, false);
     calls_end(&job, opens[_i].id, opens[_i].fails ? LS_FAIL : LS_PASS, opens[_i].words);
 }
 

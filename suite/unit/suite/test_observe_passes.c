@@ -162,13 +162,13 @@ static const struct {
      {PLAIN CLASSES("2"), 1, 1, 0, 0, 0},
      "data.disjoint",
      LS_WEAK,
-     "a data set of its own"},
+     "its own data set"},
     /* files of each rank, of the same classes */
     {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN CLASSES("2") "\"source\":\"bb\","),
-     "data.disjoint", LS_WEAK, "a data set of its own"},
+     "data.disjoint", LS_WEAK, "its own data set"},
     /* samples that are drawn whatever the index */
     {ALL(PLAIN CLASSES("1") "\"source\":\"aa\",", PLAIN OTHERS "\"source\":\"aa\","),
-     "data.disjoint", LS_WEAK, "a data set of its own"},
+     "data.disjoint", LS_WEAK, "its own data set"},
 };
 
 ROWS_TEST(readings_are_judged, readings)
@@ -386,7 +386,7 @@ static const calls_row parts[] = {
      "train.py:28"},
     {UNEQUAL("77.5", "63.3333321"), "evaluation.counted", LS_FAIL, "of 30 on one rank"},
     {UNEQUAL_OF("\"length\":40,", "\"length\":30,", "0.775", "0.633333325"), "evaluation.counted",
-     LS_WEAK, "right where each rank has a data set of its own"},
+     LS_WEAK, "right where each rank has its own data set"},
     /* of the samples of both; counts; a loss */
     {UNEQUAL("0.442857146", "0.271428585"), "evaluation.counted", LS_SKIP, ""},
     {UNEQUAL("30,40", "20,30"), "evaluation.counted", LS_SKIP, ""},
@@ -394,6 +394,24 @@ static const calls_row parts[] = {
 };
 
 CALLS_TEST(shares_of_unequal_parts, parts)
+
+TEST(shares_of_many_ranks)
+{
+    calls_job job;
+    calls_open(&job, CALLS_RANKS);
+    for (int k = 0; k < job.world; k++) {
+        bool less = k == job.world - 1;
+        for (int i = 1; i <= 2; i++) {
+            LS_TEXT(script, 400,
+                    "%d: {\"event\":\"data\",\"trained\":false,\"whole\":true," ONE_SET
+                    "\"batch\":10,\"given\":4,\"count\":%d,\"steps\":[%d,%d]}; "
+                    "%d: F S B K P Z" SUMMED("%s"),
+                    k, less ? 30 : 40, i, i, k, less ? "0.633333325" : "0.775");
+            calls_script(&job, script);
+        }
+    }
+    calls_end(&job, "evaluation.counted", LS_FAIL, "of 30 on one rank, of 40 on another");
+}
 
 /* ---- workers --------------------------------------------------------------------------------- */
 

@@ -213,6 +213,8 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define CUT_IN(epoch)                                                                              \
     "2x " STEP("0.2") ";" IN_EPOCH(epoch, "false", "4", "[0,1]", "[0,1,2,3]") ";" SAVED("last.pt", \
                                                                                         "2")
+#define SINGLY(whole, given, used) \
+    DREW_BY("\"batch\":1,\"sampler_epoch\":1", whole, given, used, "[0,1,2,3,4,5,6,7]", "1", "3")
 #define CUT_AT(given, used, more)                                  \
     more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, \
                                         "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
@@ -387,14 +389,18 @@ static const struct {
     {"/a/", CUT("[0,0,0,1]"), GOES_ON DREW("true", "4", "[0,1]", "[0,0,1,1]", "1", "3"), LS_PASS,
      ""},
     /* within one epoch: as many batches are left out as were trained on; fewer, all but one of a
-     * step's; more; all are taken, from the first on */
+     * step's; more; all are taken, from the first on; as many as there were steps */
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[3,3]"), LS_PASS, ""},
-    {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[1,3]"), LS_FAIL,
+    {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[1,3]"), CALLS_HINT,
      "4 of 8 samples were trained on before last.pt was written and come again in the rest of "
      "the pass, and 0 never come | the job skips 1 batches of the pass that the file cut, and 3 of "
      "it were trained on"},
     {"/a/", CUT_AT("6", "[0,2]", "F b b O; "), ON_AT("[1,3]"), LS_PASS, ""},
+    {"/a/", CUT_AT("8", "[1,3]", ""), ON_AT("[1,3]"), LS_PASS, ""}, /* as the pass that was cut */
     {"/a/", CUT_AT("2", "[0,0]", ""), ON_AT("[3,3]"), LS_FAIL, "and 4 never come"},
+    {"/a/", "F b b O; 2x " STEP("0.2") ";" SINGLY("false", "6", "[0,5]") ";" SAVED("last.pt", "3"),
+     GOES_ON SINGLY("true", "8", "[3,7]"), LS_FAIL,
+     "skips 3 batches of the pass that the file cut, and 6 of"},
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[0,3]"), LS_PASS, ""},
     /* passes behind it that are as short, and whole ones */
     {"/a/", CUT("[0,1,2,3]"),

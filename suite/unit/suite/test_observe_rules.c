@@ -336,6 +336,8 @@ static const struct {
      "step 2: 3 micro-steps, and each loss is divided by 4, the number of those of other steps | "
      "the last micro-steps of a pass are fewer, and are divided by the number of a whole window"},
     {MICRO(FAULT_MICRO_TAIL, 2, 2), "reduction.micro", LS_FAIL, "step 2: 1 micro-steps"},
+    {MICRO(FAULT_TAIL_GIVEN, 2, 4), "reduction.micro", LS_FAIL, "step 2: 3 micro-steps"},
+    {MICRO(FAULT_TAIL_LIBRARY, 2, 4), "reduction.micro", LS_PASS, ""},
     {MICRO(FAULT_MICRO_TWICE, 2, 2), "reduction.micro", LS_WEAK,
      "step 2: the loss is multiplied by 0.25, and the step has 2 micro-steps |"},
     {JOB(FAULT_MICRO_SUMMED, "sgd", 2, 4, 0, 0.25, NULL, NULL), "reduction.micro", LS_WEAK,

@@ -268,6 +268,10 @@ CALLS_TEST(moments_last, rebuilt)
                                           "};" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", \
                                                                                        "7", "12")
 
+#define EARLY(step, share)                                                                    \
+    "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true,\"share\":" share \
+    ",\"bound\":1e-5};"
+
 /* Twelve steps of two passes on two ranks; what each calls. */
 static const calls_row spans[] = {
     {SPAN("CosineAnnealingLR", "12", "0.1", ""), "order.schedule", LS_PASS, "12 calls"},
@@ -276,6 +280,12 @@ static const calls_row spans[] = {
     {SPAN("CosineAnnealingLR", "5", "0.1", ""), "order.schedule", LS_WEAK, "rises again"},
     {SPAN("OneCycleLR", "24", "0.1", ""), "order.schedule", CALLS_HINT,
      "steps of all ranks together"},
+    {SPAN("OneCycleLR", "24", "0.1,\"stops_early\":true", ""), "order.schedule", LS_WEAK,
+     "steps of all ranks together; or the job ended before its time"},
+    {ALIKE ";" SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1") "; 12x F b O Z "
+                                                                  "L{\"optimizer\":0,\"schedule\":"
+                                                                  "0}",
+     "order.schedule", LS_WEAK, "or the job ended before"}, /* no pass says that it was whole */
     {ALIKE ";" SCHEDULE("OneCycleLR", "\"span\":24,\"base\":0.1") "; 12x F b O Z "
                                                                   "L{\"optimizer\":0,\"schedule\":"
                                                                   "0};" PASS_OF("0", "0", "1",
@@ -412,8 +422,14 @@ static const calls_row others[] = {
     {"!;{\"event\":\"autocast\",\"device\":\"cuda\",\"at\":\"train.py:9 (y/z.py:19)\"}; 4x " PLAIN
      "b O Z",
      "precision.autocast", LS_SKIP, ""},
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0.05"),
+     "optimizer.average", CALLS_HINT, "before and behind the optimizer's step, in 3 steps"},
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0"),
+     "optimizer.average", NO_HINT, ""}, /* before the step alone */
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", CALLS_HINT, "new tensors without a graph | train.py:18"},
+    {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
+     "gradient.loss", LS_PASS, NULL}, /* the others hold no more */
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z",
      "gradient.loss", CALLS_HINT, "step 1: the softmax of the result of a softmax"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"softmax\"} O Z", "gradient.loss",
@@ -461,7 +477,8 @@ static const calls_row misuses[] = {
      "given probabilities where .. softmax in place of log_softmax"},
     {MISUSE("\"kind\":\"kl_of_scores\""), "gradient.loss", LS_WEAK, "no log_softmax"},
     {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
-    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS, "4 losses, and nothing"},
+    {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS,
+     "4 losses, and no mistake"},
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
     {MISUSE("\"kind\":\"attention_in_eval\""), "validation.mode", LS_FAIL,
      "rank 0: attention drops out .. eval() does not reach | train.py:9 | dropout_p=self.p if"},

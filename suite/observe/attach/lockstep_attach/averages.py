@@ -69,13 +69,18 @@ class Averages:
 
     # ---- how copies of a model move --------------------------------------------------------------
 
+    def opened(self):
+        """At the first training forward of a detailed step."""
+        for twin in self.twins or ():
+            twin.open(self._sample)
+
     def stepped(self):
         """Behind an optimizer, in a detailed step: a script averages its weights from here on."""
         if self.hub.steps.now.detail:
             if self.twins is None:
                 self.twins = self._find()
             for twin in self.twins:
-                twin.begin(self.hub.digests, self._sample)
+                twin.begin(self.hub, self._sample)
 
     def _find(self):
         roots = self.hub.models.roots()
@@ -134,8 +139,8 @@ class Twin:
     def __init__(self, module, root):
         self.ref, self.root = weakref.ref(module), weakref.ref(root)
         self.place = max(enumerate(module.parameters()), key=lambda one: one[1].numel())[0]
-        self.before = self.own = self.bits = None
-        self.begun = False
+        self.opened = self.before = self.own = self.bits = None
+        self.begun = self.early = False
 
     def _param(self, ref):
         module = ref()
@@ -144,14 +149,20 @@ class Twin:
     def way(self, sample):
         return float((sample(self._param(self.root)) - sample(self._param(self.ref))).norm())
 
-    def begin(self, digests, sample):
+    def open(self, sample):
+        kept = self._param(self.ref)
+        self.opened, self.early = None if kept is None else sample(kept), False
+
+    def begin(self, hub, sample):
         kept, own = self._param(self.ref), self._param(self.root)
         if kept is None or own is None:
             return
         if not self.begun:
             self.begun = True
-            self.bits = digests.digest([p.detach() for p in self.ref().parameters()])
+            self.bits = hub.digests.digest([p.detach() for p in self.ref().parameters()])
         self.before = sample(kept) if self.before is None else self.before
+        if self.opened is not None:
+            self.early, self.opened = not hub.torch.equal(self.opened, self.before), None
         self.own = sample(own)
 
     def end(self, torch, sample):
@@ -165,7 +176,8 @@ class Twin:
             return None
         largest = max(float(before.norm()), float(self.own.norm()))
         bound = 2 * torch.finfo(kept.dtype).eps * (largest / square**0.5 + 1)
-        return {"share": float((way * moved).sum()) / square, "bound": bound}
+        early = {"early": True} if self.early else {}
+        return {"share": float((way * moved).sum()) / square, "bound": bound, **early}
 
 
 def _is_copy(module, root):

@@ -111,13 +111,20 @@ class Collectives:
 
         def enter(args, kwargs):
             self.count += name not in OF_TWO
-            if not self.hub.places.script_called():
+            step = self.hub.steps.now
+            gathers = name in NAMES and step.detail and bool(args)
+            by_script = self.hub.places.script_called()
+            if not by_script and not gathers:
                 return
-            self.hub.activate_joined()
             given = args[tensor] if tensor is not None and len(args) > tensor else None
             if given is None:
                 given = next((kwargs[k] for k in TENSORS if kwargs.get(k) is not None), None)
             count, kind = self._size(given)
+            if not by_script:  # by a function of torch's, such as torch.distributed.nn's
+                if count > 1 and getattr(given, "grad_fn", None) is not None:
+                    self.gathered.keep(step.number, self.hub.places.here(), given, args[0], False)
+                return
+            self.hub.activate_joined()
             word = ""
             if operator is not None:
                 reduce = argument(args, kwargs, "op", operator)
@@ -127,12 +134,11 @@ class Collectives:
             if graph:
                 part["graph"] = True
             part.update(purposes.of(name))
-            step = self.hub.steps.now
             if name == "all_reduce" and 0 < count <= VALUES and self._validates(step, given):
                 flat = given.detach().reshape(-1).clone()
                 part["values"] = [self.hub.Lazy(flat[k]) for k in range(count)]
             entry = self.hub.steps.note("collective", op=name, elements=count, **part)
-            if name in NAMES and step.detail and args and count > 1:
+            if gathers and count > 1:
                 self.gathered.keep(step.number, entry["at"], given, args[0])
 
         return enter
@@ -201,11 +207,11 @@ class Gathered:
         self.kept = []
         self.calls = []  # (place, node or None, code of the functions that called it) of the step
 
-    def keep(self, step, at, given, received):
+    def keep(self, step, at, given, received, by_script=True):
         if self.step != step:
             self.step, self.kept, self.calls = step, [], []
         node = getattr(given, "grad_fn", None)
-        if len(self.calls) < KEPT:
+        if by_script and len(self.calls) < KEPT:
             self.calls.append((at, node, _codes()))
         if node is None:
             return

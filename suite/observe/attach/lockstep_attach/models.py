@@ -630,10 +630,10 @@ class Models:
                 kind.__call__ = _call_through(kind.__call__)
         else:
             name = "forward"
-        if kind in self.patched:
-            return
-        self.patched.add(kind)
         owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
+        if owner in self.patched:
+            return
+        self.patched.add(owner)
         enter, leave = self._enter_forward, self._leave_forward
         if owner is None or not self.hub.wrap(owner, name, enter, leave):
             self.hub.remark("forwards of a %s are not seen" % kind.__name__)

@@ -37,7 +37,8 @@ class Rows:
         self.order = 0
         self.batches, self.forwards = {}, []  # number of a loader: its batches
         self.targets = []  # of the last backward pass
-        self.inner = {}  # classes whose forward something stands in for
+        self.inner = {}  # owner of the forward, by class; owners share one that stands in
+        self.stands = {}  # (forward, what stands in for it), by owner
         self.open = False
 
     # ---- while the job runs ----------------------------------------------------------------------
@@ -93,14 +94,17 @@ class Rows:
         owner = next((one for one in kind.__mro__ if "forward" in vars(one)), kind)
         function = vars(owner).get("forward")
         ours = getattr(function, "_ls_self", None) is function
-        self.inner[kind] = (owner, function, None)
+        self.inner[kind] = owner
         if isinstance(function, types.FunctionType) and not ours:
             made = owner.forward = stand_in(self.hub, function, self._enter_inner)
-            self.inner[kind] = (owner, function, made)
+            self.stands[owner] = (function, made)
 
     def hand_over(self, kind):
         """Another one stands in for the forward of that class, and calls `inner_forward`."""
-        owner, function, made = self.inner.get(kind, (kind, None, None))
+        self._stand_back(self.inner.get(kind))
+
+    def _stand_back(self, owner):
+        function, made = self.stands.pop(owner, (None, None))
         if made is not None and vars(owner).get("forward") is made:
             owner.forward = function
 
@@ -117,9 +121,8 @@ class Rows:
 
     def _close(self):
         self.open = False
-        for owner, function, made in self.inner.values():
-            if made is not None and vars(owner).get("forward") is made:
-                owner.forward = function
+        for owner in list(self.stands):
+            self._stand_back(owner)
         self.inner = {}
 
     def returns(self, made, result):

@@ -102,7 +102,7 @@ class Schedules:
             span=span,
             base=base if isinstance(base, (int, float)) else None,
             holds=[self.numbers.number(one) for one in held if isinstance(one, self.kinds)],
-            stops_early=kind == "SequentialLR" and script_text.stops_early(at, work),
+            stops_early=number < READ and script_text.stops_early(at, work),
             stepped_if=number < READ and script_text.stepped_if(at, work),
         )
 

@@ -20,6 +20,7 @@ STEPS = re.compile(r"/=?\s*\(?\s*(?:\w+\.)*\w*accum\w*\b", re.IGNORECASE)
 GOES = (
     re.compile(r"([A-Za-z_][\w.\[\]'\"]*)\s*\)?\.backward\("),
     re.compile(r"backward\(\s*([A-Za-z_][\w.]*)"),  # accelerator.backward(loss)
+    re.compile(r"^\s*return\b.*\b(\w*loss)\b"),  # to what calls backward
 )
 TARGET = re.compile(r"^\s*([A-Za-z_][\w.\[\]'\"]*)\s*(?:/=|=[^=])")
 RATE = re.compile(
@@ -171,33 +172,47 @@ def _steps(node, names):
 
 
 def stops_early(place, work):
-    """Whether the outermost loop around a backward may be left by a break."""
-    loops = (loop for tree in _trees(place, work) for loop in _outermost(tree))
-    return any(_holds_backward(loop) and _is_left(loop.body) for loop in loops)
+    """Whether a break or a return may leave the outermost loop around a backward."""
+    trees = list(_trees(place, work))
+    trains = {"backward"}  # and functions that call it, or one that does
+    found = {node.name: _used(node) for tree in trees for node in ast.walk(tree) if _is_def(node)}
+    for _ in found:
+        trains.update(name for name, used in found.items() if used & trains)
+    loops = [one for tree in trees for one in _outermost(tree) if _used(one[1]) & trains]
+    inner = {name for within, loop in loops for name in _used(loop) & trains - {within}}
+    return any(_is_left(loop.body) for within, loop in loops if within not in inner)
 
 
-def _outermost(node):
+def _is_def(node):
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _used(node):
+    """The names of what is called in it."""
+    calls = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+    return {getattr(call, "attr", None) or getattr(call, "id", None) for call in calls}
+
+
+def _outermost(node, within=None):
+    """(the name of the function around it, a loop) of those that no other one holds."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.For, ast.While)):
-            yield child
+            yield within, child
         else:
-            yield from _outermost(child)
+            yield from _outermost(child, child.name if _is_def(child) else within)
 
 
-def _holds_backward(loop):
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop)
-    )
-
-
-def _is_left(statements):
-    """Whether one of them, not of a loop or function among them, is a break."""
-    inner = (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)
+def _is_left(statements, inside=False):
+    """Whether one of them, not of a function among them, is a return, or, of no loop among them, a
+    break.
+    """
     for node in statements:
-        if isinstance(node, ast.Break):
+        if isinstance(node, ast.Return) or isinstance(node, ast.Break) and not inside:
             return True
-        if not isinstance(node, inner) and _is_left(list(ast.iter_child_nodes(node))):
-            return True
+        deeper = inside or isinstance(node, (ast.For, ast.While))
+        if not (_is_def(node) or isinstance(node, (ast.ClassDef, ast.Lambda))):
+            if _is_left(ast.iter_child_nodes(node), deeper):
+                return True
     return False
 
 
