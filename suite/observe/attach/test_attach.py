@@ -2062,6 +2062,49 @@ def own_gathers_name_one_gradient(context):
 
 
 @test
+def reductions_that_nobody_reads(context):
+    """A reduced tensor that nothing but the call holds is told from one that is, by any way."""
+    from lockstep_attach.collectives import Unread
+    from lockstep_attach.wrapping import stand_in
+
+    said = []
+    names = types.SimpleNamespace
+    place = names(here=lambda: "a.py:3", script_called=lambda: True)
+    hub = names(
+        call=lambda function, *arguments: function(*arguments),
+        torch=names(
+            _C=torch._C,
+            Tensor=torch.Tensor,
+            zeros=torch.zeros,
+            distributed=names(get_world_size=lambda: 2),
+        ),
+        steps=names(now=names(number=2)),
+        places=place,
+        misuse=names(put=lambda kind, at, count: said.append((kind, at, count))),
+        idle=lambda: False,
+        quiet=False,
+        dynamo=names(skip=lambda function: None),
+    )
+    reduce = stand_in(hub, lambda tensor: None, None, Unread(hub).reduced)
+    x = torch.arange(20.0).view(4, 5)
+    kept = [x * 2]
+    reduce(x)
+    reduce(x.contiguous())
+    reduce(x.view(-1))
+    reduce(x.detach())
+    reduce(x[0])
+    reduce(kept[0])
+    reduce(torch.ones(3))  # a barrier
+    reduce(torch.ones(1))
+    assert not said, said
+    if hasattr(torch._C, "_storage_Use_Count"):
+        reduce(x.t().contiguous())
+        reduce(x + 1)
+        reduce(torch.tensor([3.5]))
+        assert said == [("reduced_unread", "a.py:3", n) for n in (20, 20, 1)], said
+
+
+@test
 def lengths_are_read(context):
     """schedules.py reads the length of a schedule where its constructor or its function was given
     it.

@@ -118,6 +118,12 @@ static const struct {
      "({name}): the same batch gives another result each time",
      "a choice that eval() does not reach: layers that are skipped, or a masked input",
      "choose at random where self.training is set, and nowhere else", GUESSED},
+    {"replicas.outside", "reduced_unread",
+     "an all_reduce of {count} numbers is given a tensor that nothing else holds: what it gives is "
+     "lost, and the rank goes on with its own numbers",
+     "a copy is reduced: that of contiguous(), clone(), a cast or an expression",
+     "keep the tensor that is reduced, and read it after the call: x = x.contiguous(); "
+     "all_reduce(x)"},
     {"optimizer.covered", "frozen_by_name",
      "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",

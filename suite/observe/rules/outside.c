@@ -106,6 +106,10 @@ void ls_rules_replicas_outside(const ls_observe_trace *trace, ls_observe_finding
 {
     int compared = 0;
     const ls_event *event;
+    ls_misuse_judge(trace, "replicas.outside", out);
+    if (!ls_verdict_good(out->verdict.code)) {
+        return;
+    }
     if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no model is replicated over all ranks");
         return;

@@ -15,6 +15,7 @@ from .losses import factor_to, nodes_from, parent_kept
 from .records import Reason
 from .samples import type_name
 from .wrapping import given as argument
+from .wrapping import stand_in
 
 # name: (place of the tensor or list among the arguments, place of the operator or None)
 WATCHED = {
@@ -64,6 +65,7 @@ class Collectives:
         self.purposes = Purposes(hub.places)
         self.gathered = Gathered(hub.torch)
         self.joined = Joined(hub, self.gathered)
+        self.unread = Unread(hub)
         self.count = 0  # calls that wait for all ranks, and models that were wrapped
 
     def install(self):
@@ -72,7 +74,8 @@ class Collectives:
             return
         self.hub.wrap(distributed, "init_process_group", self._joining, self._joined)
         for name, (tensor, operator) in WATCHED.items():
-            self.hub.wrap(distributed, name, self._watch(name, tensor, operator))
+            leave = self.unread.reduced if name == "all_reduce" else None
+            self.hub.wrap(distributed, name, self._watch(name, tensor, operator), leave)
         for name in ("isend", "irecv"):  # P2POp looks for the very functions that it is given
             setattr(distributed.distributed_c10d, name, getattr(distributed, name))
 
@@ -177,6 +180,52 @@ class Collectives:
         if not tensors or not isinstance(tensors[0], self.hub.torch.Tensor):
             return 0, ""
         return sum(t.numel() for t in tensors), type_name(tensors[0].dtype)
+
+
+class Unread:
+    """Reductions in place of a tensor that nothing but the call itself holds: nobody can read what
+    was reduced, as with all_reduce(x.contiguous()).
+    """
+
+    def __init__(self, hub):
+        self.hub = hub
+        self.bare = None  # references that reduced() sees of such a tensor
+
+    def reduced(self, note, args, kwargs, result, error):
+        hub, torch = self.hub, self.hub.torch
+        count = getattr(torch._C, "_storage_Use_Count", None)
+        plain = len(args) > 0 and type(args[0]) is torch.Tensor and count is not None
+        if error is not None or result is not None or not plain or hub.steps.now.number < 2:
+            return  # what precedes the training may warm up the network
+        if self.bare is None:
+            self.bare = self._measure()
+        # a storage that is asked for has one reference more
+        if (
+            sys.getrefcount(args[0]) <= self.bare
+            and args[0]._use_count() == 1
+            and count(args[0].untyped_storage()._cdata) <= 2
+            and not self._is_signal(args[0])
+            and hub.places.script_called()
+        ):
+            elements = args[0].numel()
+            hub.misuse.put("reduced_unread", hub.places.here(), count=elements)
+
+    def _measure(self):
+        seen = []
+
+        def leave(note, args, kwargs, result, error):
+            seen.append(sys.getrefcount(args[0]))
+
+        stand_in(self.hub, abs, None, leave, lambda: False)(self.hub.torch.zeros(1))
+        return seen[0] if seen else 0
+
+    def _is_signal(self, tensor):
+        """Whether it stands for a barrier: equal numbers, or one that says only that all came."""
+        if tensor.numel() == 0 or tensor.is_complex():
+            return True
+        low, high = tensor.min().item(), tensor.max().item()
+        ranks = self.hub.torch.distributed.get_world_size()
+        return low == high and (tensor.numel() > 1 or low in (0, 1, ranks))
 
 
 def _word(operator):
