@@ -1025,6 +1025,89 @@ bool ls_restored_goes_on(const ls_observe_trace *trace, int k, const ls_event *l
            follows_pass(rank, &before->rank[k], saved);
 }
 
+/* ---- a schedule that begins anew ------------------------------------------------------------- */
+
+enum { RATES = 256 };
+
+/* The rates that calls of schedules give behind the first attempt of a step, up to step `until`; a
+ * script may step them many times before that, to come back to where they were. */
+static int rates_of(const ls_observe_rank *rank, int64_t until, double rate[RATES])
+{
+    int count = 0;
+    bool begun = false;
+    ls_trace_each_call_of(walk, rank) {
+        begun = begun || ls_calls_is_attempt(walk.call);
+        if (begun && walk.call->kind == LS_CALL_SCHEDULE && count < RATES &&
+            walk.step->step->step <= until) {
+            rate[count++] = ls_event_number_at(ls_event_list(walk.call->json, lr), 0);
+        }
+    }
+    return count;
+}
+
+/* One schedule of one class in both jobs, whose state neither file nor job has. */
+static const ls_event *same_schedule(const ls_observe_rank *rank, const ls_observe_rank *before)
+{
+    const ls_event *now = ls_trace_events(rank, schedule), *was = ls_trace_events(before, schedule);
+    bool same = ls_event_count(now) == 1 && ls_event_count(was) == 1 &&
+                ls_event_same(ls_event_at(now, 0), ls_event_at(was, 0), class);
+    return same && last_restore(rank, "schedule") == NULL ? ls_event_at(now, 0) : NULL;
+}
+
+/* The passes go on where the file's job was and the optimizer has the file's state, but the rates
+ * are, to the bit, those of that job's begin: they fall once more from above the file's rate. */
+static void judge_anew_schedule(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k], *before = &trace->before->rank[k];
+    const ls_event *load = last_restore(rank, "optimizer"), *file;
+    const ls_event *schedule = same_schedule(rank, before);
+    const ls_event *optimizer = ls_event_at(ls_trace_events(rank, optimizer), 0);
+    double rate = ls_event_number_at(ls_event_list(ls_event_object(optimizer, restored), lr), 0);
+    double now[RATES], then[RATES], most = 0;
+    int64_t saved = -1;
+    ls_event_each(file, ls_trace_events(rank, load)) {
+        int64_t own = last_save(&trace->before->rank[0], ls_event_text(file, path, ""));
+        saved = own > saved ? own : saved;
+    }
+    if (load == NULL || schedule == NULL || saved < 1 || !(rate > 0) ||
+        !follows_pass(rank, before, saved)) {
+        return;
+    }
+    int count = rates_of(rank, INT64_MAX, now), all = rates_of(before, saved, then);
+    bool falls = false, same_bits = count >= 2 && all >= 2;
+    for (int i = 0; i < count && i < all; i++) {
+        same_bits = same_bits && now[i] == then[i];
+        falls = falls || (i > 0 && now[i] < now[i - 1]);
+        most = fmax(most, now[i]);
+    }
+    const ls_call *first = NULL;
+    for (int i = 0; i < before->step_count && first == NULL; i++) {
+        ls_job_steps_of(&before->step[i], 0, &first);
+    }
+    /* a course that had come back to its begin goes on with the same rates */
+    if (!same_bits || !falls || !(most > rate) || first == NULL ||
+        ls_calls_rate(first, 0) == rate) {
+        return;
+    }
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(schedule, at, ""),
+        "the schedule's state is neither saved nor restored: its course begins anew "
+        "while weights, moments and epochs go on",
+        "save schedule.state_dict() with the optimizer's, and load it",
+        "rank %d: the file's rate is %g, and the job goes on with %g and %g, the rates of "
+        "the first job's begin",
+        k, rate, now[0], now[1]);
+}
+
+void ls_restored_judge_schedules(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        if (ls_verdict_good(out->verdict.code)) {
+            judge_anew_schedule(trace, k, out);
+        }
+    }
+}
+
 /* ---- an average that begins anew ------------------------------------------------------------- */
 
 /* The number of the copy that had these bits when the file was written; -1: none. */

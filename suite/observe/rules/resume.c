@@ -720,6 +720,7 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
         restored(&trace->rank[0], "optimizer") != NULL) {
         ls_restored_judge_data(trace, out);
         ls_restored_judge_places(trace, out);
+        ls_restored_judge_schedules(trace, out);
     }
     if (ls_verdict_good(out->verdict.code) && trace->attached && has_writer) {
         ls_restored_judge_averages(trace, out);

@@ -31,6 +31,8 @@ void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *o
 void ls_restored_judge_places(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Parameters that a file lacks, which hold what they were drawn with when they are used. */
 void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Schedules that begin anew. */
+void ls_restored_judge_schedules(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Averages of weights whose count of updates begins anew. */
 void ls_restored_judge_averages(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Whether the rank goes on with the job that wrote the file, in all that the file holds but for the

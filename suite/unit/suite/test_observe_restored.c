@@ -287,6 +287,15 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
           "\"9\"};"                                                                               \
           "3x " STEP("0.2") ";" SHARES(bits, a, b, c)
 
+/* A job whose schedule gives these rates, and the next one, of that epoch, from the file's rate. */
+#define RATED(rate, next) STEP(rate) " L{\"lr\":[" next "]};"
+#define SCHEDULE_OF(a, b) BUILT ";" RATED("0.1", a) RATED(a, b) EPOCH("0", "d") ALL_SAVED("2")
+#define SCHEDULE_ON(more, file, a, b, epoch)                                         \
+    LOADED("")                                                                       \
+    ";" RESTORE ";" more BUILT ";" UNNAMED(file, "1") ";" RATED(file, a) RATED(a, b) \
+        EPOCH(epoch, "d")
+#define STATE "{\"event\":\"restore\",\"what\":\"schedule\",\"step\":0};"
+
 /* A job and the one that went on from its file, or from another one. */
 /* A whole pass of an epoch, of steps, and one that a job goes through without a step. */
 #define WHOLE(epoch, order, trained, first, last)                                       \
@@ -462,6 +471,18 @@ static const struct {
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_PASS, ""},
     {"/a/", AVERAGED("0.9", "0.8", "0.7", MOVED_BY("5", "0.9", "")),
      AVERAGES_ON("9", "0.9", "0.8", "0.7"), LS_PASS, ""},
+    /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
+     * and one that never falls */
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.08", "0.06", "1"), LS_FAIL,
+     "rank 0: the file's rate is 0.06, and the job goes on with 0.08 and 0.06, the rates of the "
+     "first job's begin | the schedule's state is neither saved nor restored: its course begins "
+     "anew while weights, moments and epochs go on | train.py:14"},
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.04", "0.02", "1"), LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON(STATE, "0.06", "0.08", "0.06", "1"), LS_PASS,
+     ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.08", "0.06", "2"), LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.2", "0.1"), SCHEDULE_ON("", "0.1", "0.2", "0.1", "1"), LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.2", "0.3"), SCHEDULE_ON("", "0.15", "0.2", "0.3", "1"), LS_PASS, ""},
     {"/a/", LACKS("other", "6"), LEFT("stem", ""), LS_PASS, ""},
     {"/a/", LACKS("stem", "6"), LEFT("stem", "fc.weight"), LS_PASS, ""},
 };
