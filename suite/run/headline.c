@@ -171,6 +171,13 @@ static void decide_gpus(const ls_run *run, ls_headline *out)
 static void decide_machine(const ls_run *run, ls_headline *out)
 {
     ls_machine_load_times now;
+    if (run->site.hosts != NULL) { /* this machine's say nothing of theirs */
+        ls_text_put(out->machine_value, sizeof out->machine_value, "not shown");
+        ls_text_put(out->machine_why, sizeof out->machine_why,
+                    "memory and load of the nodes were not looked at");
+        decide_gpus(run, out);
+        return;
+    }
     ls_machine_load(&now);
     double cores = run->site.cores > 0 ? run->site.cores : ls_cores_usable();
     double taken = run->load.at_ns > 0 ? ls_machine_load_taken(&run->load, &now, cores) : NAN;
