@@ -75,8 +75,8 @@ typedef struct ls_apart {
     ls_status sent;
 } ls_apart;
 
-/* Makes the root and takes the input files from `input`; LS_RUN_DIR and the working directory are
- * there then. Removes what launchers that were killed have left beside it. */
+/* Makes the root, takes the input files from `input`, and sets LS_RUN_DIR and the working
+ * directory. Removes the roots of launchers that were killed. */
 ls_status ls_apart_open(const cJSON *order, const char *name, int input, ls_apart *out);
 /* The text with the bench's folders replaced by this node's, `run` in place of the run's;
  * malloc'ed.
