@@ -675,7 +675,7 @@ static void judge_rate(const ls_observe_trace *trace, int k, ls_observe_finding 
 {
     const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "optimizer");
-    ls_restored_judge_rate(rank, k, load != NULL && writes_again(rank, load),
+    ls_restored_rate_judge(rank, k, load != NULL && writes_again(rank, load),
                            continues_steps(rank) || continues_epoch(rank), out);
 }
 

@@ -18,12 +18,6 @@
 void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe_finding *out);
 
 /* restored.c: what a job does after it restored its state. */
-/* A rate that was multiplied by the number of ranks after the optimizer's state was loaded, which
- * holds it multiplied already (`again`: the job writes the file that it was loaded from); or, of
- * jobs that count on from their file, one that the script sets by its count of steps, and that
- * climbs again as at the first start. */
-void ls_restored_judge_rate(const ls_observe_rank *rank, int k, bool again, bool counts_on,
-                            ls_observe_finding *out);
 /* Data that were trained on before the file was written. Of attached jobs that restored an
  * optimizer, where the job that wrote the file is known and had as many ranks. */
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
@@ -38,6 +32,13 @@ void ls_restored_judge_averages(const ls_observe_trace *trace, ls_observe_findin
 /* Whether the rank goes on with the job that wrote the file, in all that the file holds but for the
  * moments of its one optimizer. */
 bool ls_restored_goes_on(const ls_observe_trace *trace, int k, const ls_event *load);
+
+/* restored_rate.c: a rate that was multiplied by the number of ranks after the optimizer's state
+ * was loaded, which holds it multiplied already (`again`: the job writes the file that it was
+ * loaded from); or, of jobs that count on from their file, one that the script sets by its count of
+ * steps, and that climbs again as at the first start. */
+void ls_restored_rate_judge(const ls_observe_rank *rank, int k, bool again, bool counts_on,
+                            ls_observe_finding *out);
 
 /* still.c: whether what is trained moves; fails where it does not. */
 void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out);
