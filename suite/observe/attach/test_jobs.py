@@ -254,6 +254,53 @@ def reduce(model):
         param.grad /= dist.get_world_size()
 
 
+def odd(step, ddp, optimizer, x, y):
+    """What a step of `counted` does besides; the context of its forward and backward."""
+    more = contextlib.ExitStack()
+    if step == 100:
+        with ddp.no_sync():
+            ddp(x).sum().backward()
+    if step in (90, 110):
+        optimizer.zero_grad(set_to_none=False)
+    if step == 115:
+        more.enter_context(half(torch.bfloat16))
+    if step == 125:
+        optimizer.param_groups[0]["momentum"] = 0.5
+    if step in (130, 131):
+        ddp.train(step == 131)
+    if step == 145:
+        optimizer.param_groups[0]["params"][0].grad = None
+    return more
+
+
+@job
+def counted(losses):
+    """Many equal steps, and some that each do something else."""
+    if "LS_TEST_LOOKED_AT" in os.environ:
+        from lockstep_attach import thin
+
+        thin.FROM = 1 << 30
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.999**step)
+    sampler, loader = sharded(vectors(480))
+    step = 0
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            step += 1
+            optimizer.zero_grad()
+            with odd(step, ddp, optimizer, x, y):
+                loss = nn.functional.cross_entropy(ddp(x), y)
+                (loss / 2 if step == 140 else loss).backward()
+            if step != 135:
+                optimizer.step()
+            if step < 150:
+                schedule.step()
+            losses.append(loss.item())
+    return [ddp]
+
+
 @job
 def reentrant(losses):
     """A reentrant checkpoint around the whole of a plain model."""

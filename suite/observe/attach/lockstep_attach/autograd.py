@@ -26,7 +26,9 @@ class Autograd:
     def install(self):
         torch = self.hub.torch
         # Tensor.backward calls it by this name, too.
-        self.hub.wrap(torch.autograd, "backward", self._enter_backward, self._leave_backward)
+        count = self.hub.thin.counting(self.hub.thin.backward)
+        enter, leave = self._enter_backward, self._leave_backward
+        self.hub.wrap(torch.autograd, "backward", enter, leave, count=count)
         self.hub.wrap(torch.amp.autocast_mode.autocast, "__init__", self._enter_region)
         hooks = torch.autograd.graph.saved_tensors_hooks
         self.hub.wrap(hooks, "__enter__", self._enter_saved)

@@ -110,7 +110,7 @@ class Data:
         wrap(loader.DataLoader, "__iter__", self._enter_iter, self._leave_iter)
         wrap(base, "_reset", self._enter_reset)
         wrap(base, "_next_index", None, self._drawn)
-        wrap(base, "__next__", self._enter_next, self._leave_next)
+        wrap(base, "__next__", self._enter_next, self._leave_next, count=self._begin_next)
 
     def _built(self, note, args, kwargs, result, error):
         if error is None and type(args[0]) is self.hub.torch.utils.data.Subset:
@@ -144,6 +144,10 @@ class Data:
         entry = self.open.pop(id(args[0]), None)
         if entry is not None:
             self._close(entry)
+
+    def _begin_next(self, args, kwargs):
+        """Where there is nothing to be done but to take the time."""
+        return None if self.hub.shadows.after else time.perf_counter_ns()
 
     def _enter_next(self, args, kwargs):
         self.hub.shadows.leave()
@@ -440,8 +444,14 @@ COLUMNS = 4096  # of the integers of a sample
 KEYS = 2048  # keys of a pass that are written, for the data set's length
 BLOCK = 16  # batches whose keys are computed at once
 BATCHES = 1024  # of a pass that are looked at
+SMALL = 1 << 16  # elements
 WHOLE = 8  # passes over a loader that are; of the later ones those whose number is a power of two
 BITS = 48  # of a key: exact in JSON
+
+
+def _is_small(tensor):
+    """Whether it may be kept for a while, and tells by its version that it was changed."""
+    return tensor.is_cpu and tensor.numel() <= SMALL and not tensor.is_inference()
 
 
 def keys_modulus(length):
@@ -460,6 +470,9 @@ class Keys:
         self.unknown = length is None
         self.kept, self.batches = [], 0
         self.waiting = []  # [of each tensor of a batch: some of its numbers]
+        # (tensors, versions) of batches: those that wait as well; those that are not yet read
+        self.tried, self.later = [], []
+        self.changes = 0  # True or False: whether the script changes its batches; 0: not known
         self.weights = {}
 
     def _weights(self, count, device):
@@ -508,25 +521,54 @@ class Keys:
         if self.batches >= BATCHES or len(self.kept) >= 2 * KEYS:
             return
         self.batches += 1
+        tensors = tensors[:8]
+        small = self.changes is not True and all(map(_is_small, tensors))
+        versions = [tensor._version for tensor in tensors] if small else None
+        if self.changes is False and small:
+            self.later.append((tensors, versions))
+        else:
+            some = self._of_batch(tensors)
+            if some:  # the script may change its batch
+                self.waiting.append([one.clone() for one in some])
+                self.tried += [(tensors, versions)] if small else []
+        if len(self.waiting) + len(self.later) >= BLOCK:
+            self.finish()
+
+    def _of_batch(self, tensors):
+        """Some numbers of each tensor; [] where they name no sample, or cannot be read."""
         found, wide = [], False
-        for tensor in tensors[:8]:
+        for tensor in tensors:
             if tensor.device.type != "cpu" or tensor.is_complex() or tensor.numel() == 0:
-                return
+                return []
             some = self._some(tensor.detach())
             if some is None:
-                return
-            wide = wide or tensor[0].numel() > 1
+                return []
+            wide = wide or tensor.numel() > len(tensor)
             found.append(some)
-        if wide:  # a label alone names no sample
-            # the script may change its batch
-            self.waiting.append([some.clone() for some in found])
-        if len(self.waiting) >= BLOCK:
-            self.finish()
+        return found if wide else []  # a label alone names no sample
+
+    def _look_for_changes(self):
+        """Whether the script changes its batches: where it left a block of them as they were, the
+        next ones are read when their block is full.
+        """
+        held, self.tried, self.later = [*self.tried, *self.later], [], []
+        changed = any([t._version for t in tensors] != versions for tensors, versions in held)
+        if changed or self.changes is True:
+            self.changes = True
+        elif len(held) >= BLOCK:
+            self.changes = False
 
     def finish(self):
         """Computes the keys of the batches that wait, those of equal widths at once."""
         alike, waiting, self.waiting = {}, self.waiting, []
-        for batch in waiting:
+        for tensors, versions in self.later:
+            if [t._version for t in tensors] == versions:
+                kind = tuple((t.shape[1:], t.dtype, t.is_contiguous() or id(t)) for t in tensors)
+                alike.setdefault(kind, []).append(tensors)
+        self._look_for_changes()
+        whole = [list(map(self.torch.cat, zip(*batches))) for batches in alike.values()]
+        alike = {}
+        for batch in [*waiting, *filter(None, map(self._of_batch, whole))]:
             kind = tuple((some.shape[1], some.dtype) for some in batch)
             alike.setdefault(kind, []).append(batch)
         for batches in alike.values():

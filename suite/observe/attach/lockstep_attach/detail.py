@@ -29,8 +29,9 @@ class Detail:
         self.again_told = {}  # what else the samples' metadata says of it
 
     def begin(self, step):
-        self.drop()
-        self.hub.again.clear()
+        if self.on or self.closure or self.taken or step.detail:
+            self.drop()
+            self.hub.again.clear()
         self.on = step.detail
 
     def _timed(self, function, *arguments):

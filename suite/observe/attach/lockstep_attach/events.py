@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 import sysconfig
+import time
 
 from .wrapping import FILE
 
@@ -16,6 +17,13 @@ TEXT = 300
 LARGEST = 2**53  # whole numbers that every reader of JSON keeps are below it
 SCALARS = {str, int, bool, float, type(None)}
 EXACT = {bool, type(None)}  # that JSON has as they are
+ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+COUNTED = (
+    '{"event":"step","step":%d,"loss":%s,"loss_scale":%s,"loss_scale_next":%s,"skipped":false,'
+    '"lr":%s,"images":%d,"ms":{"total":%.3f,"data":%.3f,"forward":%.3f,"backward":%.3f,'
+    '"optimizer":%.3f,"instrument":%.3f},"at_ns":%d,"detail":false,"counted":true,"like":%d,'
+    '"calls":[%s]}'
+)
 SHAPES = 8  # of steps that are remembered: scripts that train networks in turn have several
 SPAN = 256  # steps, after which one is whole again: rates and scales move away
 
@@ -213,9 +221,13 @@ class Alike:
         """A step's event as JSON has it, of its calls only what differs from the step that it then
         names as `like`.
         """
-        calls, number = event["calls"], event["step"]
-        rest = {name: value for name, value in event.items() if value is not calls}
-        event = _members(rest, transfer)
+        calls, number, base = event.pop("calls"), event["step"], event.pop("base", None)
+        event, found = _members(event, transfer), None
+        if base is not None and base.writer is self and number - base.number < SPAN:
+            found = base.unlike(calls, transfer)
+        if found is not None:
+            event["like"], event["calls"] = base.number, found
+            return event
         words = [call["call"] for call in calls]
         if any(map(operator.eq, words, words[1:])):
             calls = merge_calls(settle(calls, transfer))
@@ -226,15 +238,34 @@ class Alike:
             if before is None and len(self.whole) >= SHAPES:
                 self.whole.clear()
             calls = settle(calls, transfer)
-            self.whole[shape] = number, calls
+            self.whole[shape] = before, known = number, calls
         else:
             event["like"] = before
-            calls = [_unlike(call, old, transfer) for call, old in zip(calls, known)]
+            calls = [unlike(call, old, transfer) for call, old in zip(calls, known)]
         event["calls"] = calls
+        if base is not None:
+            base.wrote(self, before, known)
         return event
 
 
-def _unlike(call, old, transfer):
+def _plain(value):
+    """A number or nothing, as JSON has it; of others None."""
+    kind = value.__class__
+    if kind is float:
+        return repr(value) if math.isfinite(value) else "null"
+    if kind is int:
+        return str(value)
+    return "null" if value is None else None
+
+
+def _object(members):
+    written = [(key, _plain(value)) for key, value in members.items()]
+    if any(value is None for _, value in written):
+        return ENCODE(members)
+    return "{%s}" % ",".join(['"%s":%s' % one for one in written])
+
+
+def unlike(call, old, transfer):
     out = {}
     for name, value in call.items():
         before = old[name]
@@ -260,7 +291,6 @@ class Writer:
         self.early = []
         self.queue = []
         self.alike = Alike()
-        self.encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
     def put(self, event, transfer=None):
         if self.closed:
@@ -280,10 +310,30 @@ class Writer:
             steps -= self.queue[0][0].get("event") == "step"
             self._write(*self.queue.pop(0))
 
+    def put_counted(self, base, calls, step):
+        """The event of a step that was counted off whole, without what other events need; false:
+        it needs that. step: number, loss, loss scale, rate, images, nanoseconds of COUNTED's ms.
+        """
+        number, loss, scale, rate, images, spent = step
+        alike = base.writer is self.alike and number - base.number < SPAN
+        if not alike or self.queue or self.file is None or self.closed:
+            return False
+        plain = [_plain(value) for value in (loss, scale, scale, rate)]
+        if None in plain or self.torch.cuda.is_initialized():
+            return False
+        found = base.unlike(calls, None)
+        if found is None:
+            return False
+        at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        ms = [ns / 1e6 for ns in spent]
+        written = ",".join([_object(one) if one else "{}" for one in found])
+        self._line(COUNTED % (number, *plain, images, *ms, at_ns, base.number, written))
+        return True
+
     def now(self, event):
         """An event that does not wait for those before it: the process may be killed any moment."""
         if self.file is not None and not self.closed:
-            self._line(self.encode(event))
+            self._line(ENCODE(event))
 
     def flush(self):
         while self.queue:
@@ -315,7 +365,7 @@ class Writer:
             event = settle(event, transfer)
             if "calls" in event:
                 event["calls"] = merge_calls(event["calls"])
-        self._line(self.encode(event))
+        self._line(ENCODE(event))
 
     def _line(self, line):
         data = (line + "\n").encode("ascii")

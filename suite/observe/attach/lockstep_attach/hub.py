@@ -28,6 +28,7 @@ from . import (
     shadows,
     steps,
     still,
+    thin,
 )
 from .events import Late, Lazy, Places, Writer, text
 from .wrapping import Switch, wrap
@@ -177,6 +178,7 @@ class Hub:
         self.params = params.Params(self)
         self.scalers = scalers.Scalers(self)
         self.again = again.Again(self)
+        self.thin = thin.Thin(self)
         self.steps = steps.Steps(self)
         self.draws = draws.Draws(self)
         self.autograd = autograd.Autograd(self)
@@ -205,8 +207,8 @@ class Hub:
         atexit.register(self.at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
-    def wrap(self, owner, name, enter=None, leave=None, idle=None):
-        return wrap(self, owner, name, enter, leave, idle)
+    def wrap(self, owner, name, enter=None, leave=None, idle=None, count=None):
+        return wrap(self, owner, name, enter, leave, idle, count)
 
     def put(self, event, **members):
         """An event, to be written in its turn."""

@@ -100,8 +100,9 @@ class Model:
     def inner(self, module):
         """The user's module below DistributedDataParallel and torch.compile."""
         if self.kind == "ddp":
-            module = module.module
-        return getattr(module, "_orig_mod", module)
+            found = module._modules.get("module")  # as an attribute it takes ten times as long
+            module = module.module if found is None else found
+        return module._modules.get("_orig_mod", module)
 
     def _is_compiled(self, module):
         if self.kind == "ddp":
@@ -333,7 +334,7 @@ class Models:
             return
         ddp = torch.nn.parallel.DistributedDataParallel
         wrap(ddp, "__init__", None, self._built)
-        wrap(ddp, "forward", self._enter_forward, self._leave_forward)
+        self._wrap_forward(ddp, "forward")
         wrap(ddp, "no_sync", self._enter_no_sync)
         join = getattr(torch.distributed.algorithms, "Join", None)
         if join is not None:
@@ -342,6 +343,10 @@ class Models:
         wrap(ddp, "_register_builtin_comm_hook", None, self._hooked)
         convert = "convert_sync_batchnorm"
         wrap(torch.nn.SyncBatchNorm, convert, self._enter_convert, self._leave_convert)
+
+    def _wrap_forward(self, owner, name):
+        count = self.hub.thin.counting(self.hub.thin.forward)
+        return self.hub.wrap(owner, name, self._enter_forward, self._leave_forward, count=count)
 
     # ---- what is known ---------------------------------------------------------------------------
 
@@ -364,8 +369,14 @@ class Models:
 
     def in_eval(self):
         """Whether a model is known and all are in eval mode."""
-        roots = self.roots()
-        return bool(roots) and not any(root.training for root in roots)
+        known = False
+        for model in self.models:
+            module = model.ref() if model.kind != "replaced" else None
+            if module is not None:
+                if model.inner(module).training:
+                    return False
+                known = True
+        return known
 
     def after_backward(self):
         for model in self.live():
@@ -382,14 +393,23 @@ class Models:
             if model.held is None:
                 model.held = [ref() for ref in model.refs]
 
+    def hold_modules(self):
+        """The same where no digest of the step is taken but at the job's end."""
+        for model in self.models:
+            if model.held is None and model.kind != "replaced":
+                model.held = model.ref()
+
     def release(self):
         for model in self.models:
             model.held = None
 
     def synced(self):
         """Whether the next backward reduces gradients: no model is within no_sync."""
-        modules = [model.ref() for model in self.live() if model.kind == "ddp"]
-        return all(module.require_backward_grad_sync for module in modules if module is not None)
+        for model in self.models:
+            module = model.ref() if model.kind == "ddp" else None
+            if module is not None and not module.require_backward_grad_sync:
+                return False
+        return True
 
     def trainable(self):
         return [(e, p) for model in self.live() for e, p in model.params() if p.requires_grad]
@@ -439,6 +459,9 @@ class Models:
                     elif isinstance(one, nn.Module):
                         for inner, param in one.named_parameters():
                             yield "%s.%s" % (name, inner), param
+
+    def first_tensor(self, tree):
+        return _first_tensor(self.hub.torch, tree)
 
     def indices_of(self, params):
         """The models that have these parameters; -1: none has one of them."""
@@ -634,8 +657,7 @@ class Models:
         if owner in self.patched:
             return
         self.patched.add(owner)
-        enter, leave = self._enter_forward, self._leave_forward
-        if owner is None or not self.hub.wrap(owner, name, enter, leave):
+        if owner is None or not self._wrap_forward(owner, name):
             self.hub.remark("forwards of a %s are not seen" % kind.__name__)
 
     def settle(self):

@@ -84,7 +84,7 @@ class Optimizers:
         self.hub.wrap(optimizer, "__init__", None, self._built)
         self.hub.wrap(optimizer, "add_param_group", None, self._grown)
         self.hub.wrap(optimizer, "__setstate__", None, self._restored)
-        self.hub.wrap(optimizer, "zero_grad", self._enter_zero)
+        self.hub.wrap(optimizer, "zero_grad", self._enter_zero, count=self._counting("zero_grad"))
 
     # ---- what is known ---------------------------------------------------------------------------
 
@@ -138,12 +138,16 @@ class Optimizers:
                 "at": self.hub.places.here(),
             }
 
+    def _counting(self, name):
+        thin = self.hub.thin
+        return thin.counting(thin.step if name == "step" else thin.zero)
+
     def _watch_class(self, kind):
         own = {"step": (self._enter_step, self._leave_step), "zero_grad": (self._enter_zero, None)}
         for name, (enter, leave) in own.items():
             owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
             if owner is not None:
-                self.hub.wrap(owner, name, enter, leave)
+                self.hub.wrap(owner, name, enter, leave, count=self._counting(name))
 
     def params(self, optimizer):
         return [p for group in optimizer.param_groups for p in group["params"]]
@@ -263,9 +267,9 @@ class Optimizers:
         tensor = self.hub.torch.Tensor
         return {k: group[k] for k in PLAIN if k in group and not isinstance(group[k], tensor)}
 
-    def _changed(self, optimizer, entry):
+    def changed(self, optimizer):
         """[of each group: settings that are no longer the event's], or None without any."""
-        out, tensor = [], self.hub.torch.Tensor
+        entry, out, tensor = self.known(optimizer), [], self.hub.torch.Tensor
         for place, group in enumerate(optimizer.param_groups):
             before = entry.groups[place] if place < len(entry.groups) else {}
             for key in PLAIN:
@@ -455,7 +459,7 @@ class Optimizers:
             steps.now.lr = rates[0]
         scaled, found_inf = hub.scalers.stepping(optimizer)
         entry = steps.note("optimizer_step", optimizer=index, scaled=scaled, lr=rates)
-        changed = self._changed(optimizer, self.known(optimizer))
+        changed = self.changed(optimizer)
         if changed is not None:
             entry["set"] = changed
         if hub.params.torn:

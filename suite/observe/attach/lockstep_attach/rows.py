@@ -57,11 +57,13 @@ class Rows:
     def batch(self, entry, drawn, tensors):
         """A loop gets it; `drawn`: indices, or None."""
         number = entry.facts.get("loader", LOADERS)
-        if len(self.forwards) >= FORWARDS:
+        if len(self.forwards) >= FORWARDS and self.open:
             self._close()
         if number >= LOADERS or len(self.forwards) >= FORWARDS:
             return
         mine = self.batches.setdefault(number, [])
+        if len(mine) > BATCHES + LATER and not self.open:
+            return
         if len(mine) <= BATCHES + LATER:
             self.order += 1
             step = max(1, -(-len(tensors[0]) // ROWS)) if tensors else 1

@@ -10,7 +10,9 @@ from .events import Late, summed, text
 CALLS = 10000  # entries of a step: one that never ends does not grow without bound
 SLOTS = 8192  # calls of a step, five bytes each; later ones are left out
 KINDS = 4096  # unlike calls of a job; later ones are 0
+FIRST, MORE = 11, 8  # detailed steps
 CHANGES = 16  # steps that are looked at in detail because something has changed
+NONE = b"0000 \0"  # of calls that have no number of their own
 SHAPE = "call at model sync grad training autocast".split()  # of a call: what it does
 NAMED = "call at op elements type reduce ranks root model grad sync mode of optimizer".split()
 
@@ -18,13 +20,13 @@ NAMED = "call at op elements type reduce ranks root model grad sync mode of opti
 class Schedule:
     """Which steps are looked at in detail: 1, 2, 3, and one of every N, each 0 to 3 steps further
     on: scripts that train two networks in turn step each of them at even or odd steps alone. N
-    doubles after 32 of them, and after every 16 more. And those behind a change, 16 at most.
+    doubles after FIRST of them, and after every MORE. And those behind a change, CHANGES at most.
     """
 
     SHIFTS, TRIES = 4, 3
 
     def __init__(self, every):
-        self.every, self.count, self.limit = every, 0, 32
+        self.every, self.count, self.limit = every, 0, FIRST
         self.unseen = {}  # optimizer: its last step, and how many were foretold
         self.extra = set()
         self.shapes, self.left = set(), CHANGES
@@ -62,7 +64,7 @@ class Schedule:
         self.count += 1
         if self.count >= self.limit:
             self.every *= 2
-            self.limit += 16
+            self.limit += MORE
         return True
 
 
@@ -97,6 +99,7 @@ class Step:
         self.did = []  # of each optimizer that was asked: True, False, or a Lazy of that
         self.lr = None
         self.images = 0
+        self.counted = False  # a call was only counted off (thin.py)
         self.digest = None  # taken before the step was closed
         self.saved = None  # taken at the last save since the step
         self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
@@ -115,6 +118,7 @@ class Trail:
         self.known = {}  # by members: the number as it is written
         self.late = []  # events of numbers that the file of the rank does not have yet
         self.count = 0
+        self.numbers = []  # of the open step
 
     def open(self, step):
         """The rank has its file now; `step` is what it was doing until then."""
@@ -132,19 +136,21 @@ class Trail:
         self.begin(step)
 
     def begin(self, step):
+        self.count, self.numbers = 0, []
         if self.memory is not None:
-            self.count = 0
             self.memory[0:12] = b"%10d\n\0" % step.number
-            for entry in step.calls:
-                self.add(entry)
+        for entry in step.calls:
+            self.add(entry)
 
     def add(self, entry):
         key = tuple(map(entry.get, NAMED))
         if key[-1].__class__ is Late:  # an optimizer that has no number yet
             key = (*key[:-1], None)
         number = self.known.get(key)
-        if number is None:
-            number = self._learn(key)
+        self.put(self._learn(key) if number is None else number)
+
+    def put(self, number):
+        self.numbers.append(number)
         if self.memory is not None and self.count < SLOTS:
             begin = 11 + 5 * self.count
             self.memory[begin : begin + 6] = number
@@ -153,7 +159,7 @@ class Trail:
     def _learn(self, key):
         number = len(self.known) + 1
         if number > KINDS:
-            return b"%04x \0" % 0
+            return NONE
         written = self.known[key] = b"%04x \0" % number
         event = {"event": "call", "number": number}
         for name, value in zip(NAMED, key):
@@ -185,14 +191,15 @@ class Steps:
         self.detail = detail.Detail(hub)
         self.trail = Trail(hub)
         self.now = None
-        self._begin()
+        self._begin(True)
 
-    def _begin(self):
+    def _begin(self, changed):
         self.now = Step(self.done + 1, self.schedule.take(self.done + 1))
         if self.now.detail:
             self.hub.models.refresh()
         self.detail.begin(self.now)
         self.trail.begin(self.now)
+        self.hub.thin.begin(self.now, changed)
 
     def abandon(self):
         self.detail.drop()
@@ -310,7 +317,10 @@ class Steps:
     def close(self, last=False):
         step, hub = self.now, self.hub
         hub.shadows.leave()
-        if self.schedule.left > 0:
+        base = hub.thin.closed(step)
+        if base is not None and not last and self._close_counted(step, base):
+            return
+        if self.schedule.left > 0 and base is None:
             self.schedule.closed(step.number, self._shape(step))
         now = time.perf_counter_ns()
         total = now - self.begun_ns
@@ -328,16 +338,39 @@ class Steps:
         event["ms"] = {key: round(ns / 1e6, 3) for key, ns in spent.items()}
         event["at_ns"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         event["detail"] = samples
+        if step.counted:
+            event["counted"] = True
         if step.detail:
             event["statistics"] = hub.models.statistics()
         event["calls"] = step.calls
+        if base is not None:
+            event["base"] = base
         hub.writer.put(event)
         hub.models.release()
         hub.optimizers.release()
         self.begun_ns, self.own_before = now, hub.own_ns
-        self._begin()
+        self._begin(bool(step.changed))
         if hub.settings.steps and self.done >= hub.settings.steps:
             hub.end("steps")
+
+    def _close_counted(self, step, base):
+        """A step that was counted off whole, on the host: its line as it is; False: the usual way
+        is needed.
+        """
+        hub, number, now = self.hub, step.number, time.perf_counter_ns()
+        if step.digest is not None or step.changed or hub.averages.twins or hub.settings.steps:
+            return False
+        own = (now - self.begun_ns, *step.spent.values(), hub.own_ns - self.own_before)
+        loss = summed(step.losses)
+        facts = number, loss, hub.scalers.scale_now(), step.lr, step.images, own
+        if not hub.writer.put_counted(base, step.calls, facts):
+            return False
+        self.done, self.turned = number, False
+        hub.models.release()
+        hub.optimizers.release()
+        self.begun_ns, self.own_before = now, hub.own_ns
+        self._begin(False)
+        return True
 
     def _shape(self, step):
         calls = {tuple(map(call.get, SHAPE)) for call in step.calls}

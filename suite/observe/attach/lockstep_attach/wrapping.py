@@ -61,6 +61,15 @@ class Swap:
         self.args, self.kwargs, self.note = args, kwargs, note
 
 
+class Counted:
+    """The note of a call that was only counted off (thin.py); leave(note) when it has ended."""
+
+    __slots__ = ("leave", "begin_ns")
+
+    def __init__(self, leave=None, begin_ns=0):
+        self.leave, self.begin_ns = leave, begin_ns
+
+
 def _stand_in(original, idle, enter, leave, swap):
     # No globals: the function below gets those of the original, which torch.jit reads to resolve
     # names. Where
@@ -82,17 +91,23 @@ def _stand_in(original, idle, enter, leave, swap):
     return wrapper
 
 
-def stand_in(hub, original, enter=None, leave=None, idle=None):
+def stand_in(hub, original, enter=None, leave=None, idle=None, count=None):
     """A function that calls enter(args, kwargs) -> note, the original, and
-    leave(note, args, kwargs, result, error); the original alone where idle().
+    leave(note, args, kwargs, result, error); the original alone where idle(). count: of thin.py.
     """
     idle = idle or hub.idle
 
     def guarded_enter(args, kwargs):
+        note = count(args, kwargs) if count is not None else None
+        if note is not None:
+            return note
         return hub.call(enter, args, kwargs) if enter is not None else None
 
     def guarded_leave(note, args, kwargs, result, error):
-        if leave is not None:
+        if note.__class__ is Counted:
+            if note.leave is not None:
+                note.leave(note)
+        elif leave is not None:
             hub.call(leave, note, args, kwargs, result, error)
         if hub.quiet and hub.temporary:
             hub.sweep()
@@ -133,7 +148,7 @@ class Switch:
         setattr(owner, name, _in_file(hub, made, original))
 
 
-def wrap(hub, owner, name, enter=None, leave=None, idle=None):
+def wrap(hub, owner, name, enter=None, leave=None, idle=None, count=None):
     """Replaces a function of a module or a method of a class, once. False: there is none."""
     original = vars(owner).get(name, getattr(owner, name, None))
     kind = type(original)
@@ -142,7 +157,7 @@ def wrap(hub, owner, name, enter=None, leave=None, idle=None):
     ours = getattr(function, "_ls_self", None) is function
     if ours or not isinstance(function, types.FunctionType):
         return False
-    made = stand_in(hub, function, enter, leave, idle)
+    made = stand_in(hub, function, enter, leave, idle, count)
     if isinstance(owner, types.ModuleType):
         made.__module__, made.__qualname__ = owner.__name__, name  # where pickle finds it
     setattr(owner, name, kind(made) if kind in (classmethod, staticmethod) else made)
