@@ -827,8 +827,37 @@ static const ls_event *same_schedule(const ls_observe_rank *rank, const ls_obser
     return same && last_restore(rank, "schedule") == NULL ? ls_event_at(now, 0) : NULL;
 }
 
+static const ls_tol same_factor =
+    LS_TOL(0x1p-40, "of a factor of two rates, which are products and quotients in FP64");
+static const ls_tol other_factor =
+    LS_TOL(0x1p-20, "of a factor: that of a course which goes on alike wherever it begins");
+
+/* Whether the schedule's first steps multiply the file's rate as those of the first job multiplied
+ * its first rate, and not as the last one before the file did: schedules that compute a rate from
+ * the one before. */
+static bool is_course_anew(double file, const double *now, int count, double first,
+                           const double *then, int all)
+{
+    double begin = then[0] / first, last = then[all - 1] / then[all - 2];
+    bool same = fabs(last - begin) > other_factor.value * fabs(begin);
+    for (int i = 0; i < count && i < all; i++) {
+        double was = then[i] / (i > 0 ? then[i - 1] : first);
+        double is = now[i] / (i > 0 ? now[i - 1] : file);
+        same = same && fabs(is - was) <= same_factor.value * fabs(was);
+    }
+    return same;
+}
+
+/* The count of the schedule's first step in a job; NaN: it has none. */
+static double first_count(const ls_observe_rank *rank)
+{
+    const ls_call *call = ls_trace_first(rank, LS_CALL_SCHEDULE);
+    return call == NULL ? NAN : ls_event_number(call->json, epoch, NAN);
+}
+
 /* The passes go on where the file's job was and the optimizer has the file's state, but the rates
- * are, to the bit, those of that job's begin: they fall once more from above the file's rate. */
+ * are, to the bit, those of that job's begin, and fall once more from above the file's rate; or
+ * the schedule counts from 1 and takes the rate down from the file's as it did at that begin. */
 static void judge_anew_schedule(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k], *before = &trace->before->rank[k];
@@ -857,19 +886,22 @@ static void judge_anew_schedule(const ls_observe_trace *trace, int k, ls_observe
     for (int i = 0; i < before->step_count && first == NULL; i++) {
         ls_job_steps_of(&before->step[i], 0, &first);
     }
+    double used = first == NULL ? rate : ls_calls_rate(first, 0);
     /* a course that had come back to its begin goes on with the same rates */
-    if (!same_bits || !falls || !(most > rate) || first == NULL ||
-        ls_calls_rate(first, 0) == rate) {
-        return;
+    bool anew = same_bits && falls && most > rate;
+    bool from_file = count >= 2 && all >= 2 && first_count(rank) == 1 &&
+                     is_course_anew(rate, now, count, used, then, all);
+    if (used != rate && (anew || from_file)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(schedule, at, ""),
+                       "the schedule's state is neither saved nor restored: its course begins anew "
+                       "while weights, moments and epochs go on",
+                       "save schedule.state_dict() with the optimizer's, and load it",
+                       "rank %d: the file's rate is %g, and the job %s %g and %g, the %s of the "
+                       "first job's begin",
+                       k, rate, anew ? "goes on with" : "multiplies it by",
+                       anew ? now[0] : now[0] / rate, anew ? now[1] : now[1] / now[0],
+                       anew ? "rates" : "factors");
     }
-    ls_finding_set(
-        out, LS_FAIL, ls_event_text(schedule, at, ""),
-        "the schedule's state is neither saved nor restored: its course begins anew "
-        "while weights, moments and epochs go on",
-        "save schedule.state_dict() with the optimizer's, and load it",
-        "rank %d: the file's rate is %g, and the job goes on with %g and %g, the rates of "
-        "the first job's begin",
-        k, rate, now[0], now[1]);
 }
 
 void ls_restored_judge_schedules(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -290,9 +290,10 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 /* A job whose schedule gives these rates, and the next one, of that epoch, from the file's rate. */
 #define RATED(rate, next) STEP(rate) " L{\"lr\":[" next "]};"
 #define SCHEDULE_OF(a, b) BUILT ";" RATED("0.1", a) RATED(a, b) EPOCH("0", "d") ALL_SAVED("2")
-#define SCHEDULE_ON(more, file, a, b, epoch)                                         \
-    LOADED("")                                                                       \
-    ";" RESTORE ";" more BUILT ";" UNNAMED(file, "1") ";" RATED(file, a) RATED(a, b) \
+#define SCHEDULE_ON(more, count, file, a, b, epoch)                                             \
+    LOADED("")                                                                                  \
+    ";" RESTORE ";" more BUILT                                                                  \
+    ";" UNNAMED(file, "1") ";" STEP(file) " L{\"lr\":[" a "],\"epoch\":" count "};" RATED(a, b) \
         EPOCH(epoch, "d")
 #define STATE "{\"event\":\"restore\",\"what\":\"schedule\",\"step\":0};"
 
@@ -473,16 +474,32 @@ static const struct {
      AVERAGES_ON("9", "0.9", "0.8", "0.7"), LS_PASS, ""},
     /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
      * and one that never falls */
-    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.08", "0.06", "1"), LS_FAIL,
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "1", "0.06", "0.08", "0.06", "1"), LS_FAIL,
      "rank 0: the file's rate is 0.06, and the job goes on with 0.08 and 0.06, the rates of the "
      "first job's begin | the schedule's state is neither saved nor restored: its course begins "
      "anew while weights, moments and epochs go on | train.py:14"},
-    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.04", "0.02", "1"), LS_PASS, ""},
-    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON(STATE, "0.06", "0.08", "0.06", "1"), LS_PASS,
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "1", "0.06", "0.04", "0.02", "1"), LS_PASS,
      ""},
-    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "0.06", "0.08", "0.06", "2"), LS_PASS, ""},
-    {"/a/", SCHEDULE_OF("0.2", "0.1"), SCHEDULE_ON("", "0.1", "0.2", "0.1", "1"), LS_PASS, ""},
-    {"/a/", SCHEDULE_OF("0.2", "0.3"), SCHEDULE_ON("", "0.15", "0.2", "0.3", "1"), LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON(STATE, "1", "0.06", "0.08", "0.06", "1"),
+     LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "1", "0.06", "0.08", "0.06", "2"), LS_PASS,
+     ""},
+    {"/a/", SCHEDULE_OF("0.2", "0.1"), SCHEDULE_ON("", "1", "0.1", "0.2", "0.1", "1"), LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.2", "0.3"), SCHEDULE_ON("", "1", "0.15", "0.2", "0.3", "1"), LS_PASS,
+     ""},
+    /* one that takes the rate down from the file's, by the first job's factors; not its count, the
+     * factors of its middle, and a factor that is the same everywhere */
+    {"/a/", SCHEDULE_OF("0.08", "0.04"), SCHEDULE_ON("", "1", "0.04", "0.032", "0.016", "1"),
+     LS_FAIL,
+     "rank 0: the file's rate is 0.04, and the job multiplies it by 0.8 and 0.5, the factors of "
+     "the first job's begin | the schedule's state is neither saved nor restored: its course "
+     "begins anew while weights, moments and epochs go on | train.py:14"},
+    {"/a/", SCHEDULE_OF("0.08", "0.04"), SCHEDULE_ON("", "3", "0.04", "0.032", "0.016", "1"),
+     LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.04"), SCHEDULE_ON("", "1", "0.04", "0.02", "0.005", "1"),
+     LS_PASS, ""},
+    {"/a/", SCHEDULE_OF("0.08", "0.064"), SCHEDULE_ON("", "1", "0.064", "0.0512", "0.04096", "1"),
+     LS_PASS, ""},
     {"/a/", LACKS("other", "6"), LEFT("stem", ""), LS_PASS, ""},
     {"/a/", LACKS("stem", "6"), LEFT("stem", "fc.weight"), LS_PASS, ""},
 };
