@@ -2031,6 +2031,41 @@ def early_ends_are_read(context):
 
 
 @test
+def whole_numbers_in_half_are_seen(context):
+    """Runs of consecutive ones of which a half type makes some equal; no other numbers."""
+    import types
+
+    from lockstep_attach.casts import Casts
+
+    bf16, f16, found = torch.bfloat16, torch.float16, []
+    misuse = types.SimpleNamespace(put=lambda kind, at, **members: found.append(members))
+    places = types.SimpleNamespace(here=lambda: "train.py:3")
+    casts = Casts(types.SimpleNamespace(torch=torch, misuse=misuse, places=places))
+    run = torch.arange(400)
+    for source, kind, count in (
+        (run, bf16, 71),
+        (run.float()[None, :, None].expand(2, 400, 3), bf16, 71),
+        (run + 100, bf16, 121),
+        (torch.arange(3000.0), f16, 475),
+        (run[:256], bf16, 0),
+        (run, f16, 0),
+        (run / 2, bf16, 0),
+        (run.flip(0), bf16, 0),
+        (torch.zeros(400), bf16, 0),
+        (torch.randint(1000, (400,)), bf16, 0),
+        (torch.randn(400), bf16, 0),
+    ):
+        found.clear()
+        casts.saw(source.to(kind), (source,))
+        assert sum(one["count"] for one in found) == count, (source, kind, found)
+    found.clear()
+    casts.saw(torch.arange(400, dtype=bf16), (400,))
+    casts.saw(torch.ones(2, 2, dtype=bf16), (torch.ones(2, dtype=bf16),))
+    (one,) = found
+    assert one == {"name": "bf16", "count": 71, "one": 257, "other": 256}, one
+
+
+@test
 def gathered_constants_are_seen(context):
     """A gather is named whose results the loss uses as constants."""
     from lockstep_attach.collectives import Gathered

@@ -124,6 +124,13 @@ static const struct {
      "a copy is reduced: that of contiguous(), clone(), a cast or an expression",
      "keep the tensor that is reduced, and read it after the call: x = x.contiguous(); "
      "all_reduce(x)"},
+    {"precision.integers", "integers_in_half",
+     "of consecutive whole numbers that become {name} {count} equal the one before: {one} is "
+     "{other}",
+     "positions, or counts, become half as they are: numbers that differ are one and the same to "
+     "the model",
+     "compute with them in f32 (autocast off, arange without the model's type), and cast what "
+     "they give"},
     {"optimizer.covered", "frozen_by_name",
      "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",
@@ -244,6 +251,14 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
         (kinds[i].tier == GUESSED ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
         return;
     }
+}
+
+/* ---- precision.integers ---------------------------------------------------------------------- */
+
+void ls_rules_precision_integers(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_verdict_set(&out->verdict, LS_SKIP, "the first step's forwards cast no whole numbers so");
+    ls_misuse_judge(trace, "precision.integers", out);
 }
 
 /* ---- validation.alike ------------------------------------------------------------------------ */

@@ -486,6 +486,12 @@ static const calls_row misuses[] = {
      "for a whole batch (random) .. layers that are skipped"},
     {ALIKE "; 1: {\"event\":\"misuse\",\"kind\":\"dropout_in_eval\"}; 4x " STEPS, "validation.mode",
      LS_FAIL, "rank 1: a dropout is on"},
+    {MISUSE(
+         "\"kind\":\"integers_in_half\",\"name\":\"bf16\",\"count\":32,\"one\":257,\"other\":256"),
+     "precision.integers", LS_FAIL,
+     "rank 0: of consecutive whole numbers that become bf16 32 equal the one before: 257 is 256 | "
+     "positions, or counts, become half .. train.py:9 | compute with them in f32"},
+    {MISUSE("\"kind\":\"target_2_ahead\""), "precision.integers", LS_SKIP, "cast no whole numbers"},
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),
      "optimizer.covered", LS_FAIL,
      "rank 0: require_grad of stem is set, which nothing reads: it is trained |"},

@@ -13,6 +13,7 @@ from . import (
     again,
     autograd,
     averages,
+    casts,
     checkpoints,
     collectives,
     data,
@@ -188,6 +189,7 @@ class Hub:
         self.checkpoints = checkpoints.Checkpoints(self)
         self.collectives = collectives.Collectives(self)
         self.misuse = misuse.Misuse(self)
+        self.casts = casts.Casts(self)
 
     def _idle(self):
         """Whether a stand-in only runs the original: a closure that torch.compile can trace."""

@@ -760,10 +760,12 @@ class Models:
         if grad and training:
             hub.still.trains(model)
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
+        first_step = grad and training and steps.now.number == 1
+        looks = watched, detached or None, hub.casts.begin(model, module) if first_step else None
         if model.kind == "ddp" and not self.compiles:
             hub.data.rows.inside(module.module)
         record = record, hub.data.rows.forward(entry, args, kwargs)
-        return entry, (watched, detached or None), record, time.perf_counter_ns()
+        return entry, looks, record, time.perf_counter_ns()
 
     def _input(self, tensor):
         count = tensor.numel()
