@@ -229,7 +229,7 @@ class Hub:
         own.depth += 1
         prior = self.dynamo.leave()
         try:
-            if self._capturing():
+            if self.is_capturing():
                 return None
             for found in self.without_values:
                 if found():
@@ -249,8 +249,8 @@ class Hub:
             if own.depth == 0:
                 self.own_ns += time.perf_counter_ns() - begin
 
-    def _capturing(self):
-        # Nothing may be read from a stream that records a CUDA graph.
+    def is_capturing(self):
+        """A stream records a CUDA graph: nothing may be read from it."""
         cuda = self.torch.cuda
         return cuda.is_initialized() and cuda.is_current_stream_capturing()
 

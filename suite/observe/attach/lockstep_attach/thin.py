@@ -106,7 +106,7 @@ class Thin:
         hub = self.hub
 
         def enter(args, kwargs):
-            if self.base is None:
+            if self.base is None or hub.is_capturing():
                 return None
             begin, own = time.perf_counter_ns(), hub.own_ns
             try:
