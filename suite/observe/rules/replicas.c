@@ -769,6 +769,23 @@ static void judge_own_buffers(const ls_observe_trace *trace, ls_observe_finding 
     }
 }
 
+/* The same where DistributedDataParallel sends rank 0's at each forward. */
+static void guess_lost_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_split at = compare_steps(trace, LS_RECORD_BUFFER).split;
+    ls_observe_finding one = {0};
+    if (at.step != 0) {
+        ls_finding_set(&one, LS_FAIL, ls_event_text(ls_job_model(&trace->rank[0], 0), at, ""),
+                       "each rank moves a buffer by its own samples, and rank 0's replaces it at "
+                       "the next forward: what the other ranks counted is lost",
+                       "all_reduce what the buffer is moved by, as SyncBatchNorm does",
+                       "after step %lld ranks %d and %d hold other buffers, which are no "
+                       "statistics of a norm",
+                       (long long)at.step, at.a, at.b);
+        ls_finding_guess(out, &one);
+    }
+}
+
 /* A trainer of the protocol says in its dumps whether statistics are shared. */
 static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -807,6 +824,8 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
         judge_shared_statistics(trace, out);
     } else if (!b.sent && b.others > 0 && b.local == 0) {
         judge_own_buffers(trace, out);
+    } else if (b.others > 0 && b.local == 0) {
+        guess_lost_buffers(trace, out);
     }
     if (compared + out->verdict.compared == 0) {
         ls_verdict_set(&out->verdict, b.sent ? LS_UNSUPPORTED : LS_SKIP, "%s",

@@ -549,6 +549,10 @@ static const calls_row replicas[] = {
     {HELD("0"), "replicas.buffers", LS_WEAK,
      "after step 2 ranks 0 and 1 hold other buffers, which are no statistics of a norm", 3},
     {HELD("1"), "replicas.buffers", LS_SKIP, "a rank's own", 3},
+    {HELD("0,\"broadcast_buffers\":true"), "replicas.buffers", CALLS_HINT,
+     "after step 2 ranks 0 and 1 hold other buffers, which are no statistics of a norm | each rank "
+     "moves a buffer by its own samples, and rank 0's replaces it",
+     3},
     {"!;" TRAINED "F b O Z; 0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}"), "replicas.step",
      LS_FAIL, "after step 2 ranks 0 and 2 hold different parameters: no samples from that", 3},
     {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
