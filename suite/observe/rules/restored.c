@@ -1,6 +1,6 @@
 /* A job that goes on from a file, next to the job that wrote it: data that were trained on before
  * the file was written and come again, moments and weights that came to others, schedules and
- * averages that begin anew. */
+ * averages that restart. */
 
 #include <limits.h>
 #include <math.h>
@@ -830,7 +830,7 @@ static const ls_event *same_schedule(const ls_observe_rank *rank, const ls_obser
 static const ls_tol same_factor =
     LS_TOL(0x1p-40, "of a factor of two rates, which are products and quotients in FP64");
 static const ls_tol other_factor =
-    LS_TOL(0x1p-20, "of a factor: that of a course which goes on alike wherever it begins");
+    LS_TOL(0x1p-20, "of a factor: less is a course with one factor, which may restart anywhere");
 
 /* Whether the schedule's first steps multiply the file's rate as those of the first job multiplied
  * its first rate, and not as the last one before the file did: schedules that compute a rate from
@@ -888,19 +888,19 @@ static void judge_anew_schedule(const ls_observe_trace *trace, int k, ls_observe
     }
     double used = first == NULL ? rate : ls_calls_rate(first, 0);
     /* a course that had come back to its begin goes on with the same rates */
-    bool anew = same_bits && falls && most > rate;
+    bool from_start = same_bits && falls && most > rate;
     bool from_file = count >= 2 && all >= 2 && first_count(rank) == 1 &&
                      is_course_anew(rate, now, count, used, then, all);
-    if (used != rate && (anew || from_file)) {
+    if (used != rate && (from_start || from_file)) {
         ls_finding_set(out, LS_FAIL, ls_event_text(schedule, at, ""),
                        "the schedule's state is neither saved nor restored: its course begins anew "
                        "while weights, moments and epochs go on",
                        "save schedule.state_dict() with the optimizer's, and load it",
                        "rank %d: the file's rate is %g, and the job %s %g and %g, the %s of the "
                        "first job's begin",
-                       k, rate, anew ? "goes on with" : "multiplies it by",
-                       anew ? now[0] : now[0] / rate, anew ? now[1] : now[1] / now[0],
-                       anew ? "rates" : "factors");
+                       k, rate, from_start ? "goes on with" : "multiplies it by",
+                       from_start ? now[0] : now[0] / rate, from_start ? now[1] : now[1] / now[0],
+                       from_start ? "rates" : "factors");
     }
 }
 
