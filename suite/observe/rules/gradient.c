@@ -1,6 +1,7 @@
 /* Whether the gradient that autograd gave on a rank is that of the user's own module: run again in
- * FP64 and f32 on the same inputs, output gradients and random numbers (numerics.md 8.5). Of a
- * trainer of the subject protocol the network of its dump is run again (network.h). */
+ * f32 and, where it is not that to the bit, in FP64, on the same inputs, output gradients and
+ * random numbers (numerics.md 8.5). Of a trainer of the subject protocol the network of its dump is
+ * run again (network.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,7 @@ typedef struct table {
     bool forced;                 /* FP64 took the job's own branches: none flips */
     int precise;                 /* tensors that are nearer to FP64 than their types can be */
     double whole_f32, whole_job; /* of the whole gradient, relative to it */
+    int equal, other; /* tensors of no run in FP64: to the bit those of the run in f32, or not */
     int count;
     row *row;      /* in the order of the parameters */
     double middle; /* median of f32 */
@@ -74,6 +76,7 @@ typedef struct table {
 
 typedef struct tally {
     int tensors;
+    int equal;         /* of them to the bit those of the run in f32 */
     int zero;          /* whose true gradient is 0 */
     int coarse, blind; /* of the others: whose limit shows nothing: compared by their multiple, or
                           not at all */
@@ -135,6 +138,16 @@ static double whole_size(const source *from, const ls_observe_rank *rank, int64_
     return sqrt(sum);
 }
 
+/* The job's gradient is that of the run in f32: FP64 would show how both round. */
+static bool has_same_bits(const ls_values *f32, const ls_values *job)
+{
+    bool same = f32->v != NULL && job->v != NULL && f32->count == job->count && job->count > 0;
+    for (int64_t i = 0; same && i < job->count; i++) {
+        same = f32->v[i] == job->v[i];
+    }
+    return same;
+}
+
 static row make_row(const char *name, const ls_values *exact, const ls_values *f32,
                     const ls_values *job, double whole, int64_t elements)
 {
@@ -188,6 +201,10 @@ static table make_table(const source *from, const ls_observe_rank *rank)
             t.precise += last->job < ls_compare_bounds_weak_share().factor * last->f32;
             off_f32 += squares_of(&f32, &exact);
             off_job += squares_of(&job, &exact);
+        } else if (from->network == NULL && exact.v == NULL && f32.v != NULL) {
+            bool same = has_same_bits(&f32, &job);
+            t.equal += same;
+            t.other += !same;
         }
         ls_samples_free(&exact);
         ls_samples_free(&f32);
@@ -467,6 +484,9 @@ static void judge_rank(const ls_samples *samples, int rank, const ls_network *ne
                                     : coarseness(&samples->trace->rank[rank], samples->step[rank]);
     double batch = batch_of(samples->file[rank], samples->step[rank]);
     int wrong = 0, last = -1;
+    int equal = t.other > 0 ? 0 : t.equal; /* the run in FP64 is missing */
+    all->tensors += equal;
+    all->equal += equal;
     for (int i = 0; i < t.count; i++) {
         double limit = limit_of(&t, &t.row[i], coarse, batch);
         all->tensors++;
@@ -545,8 +565,11 @@ static void conclude(const ls_observe_trace *trace, const tally *all, const char
         ls_verdict_measured(&out->verdict, all->worst, all->worst_limit, "of the gradient",
                             rounding.why);
     }
-    ls_verdict_pass(&out->verdict, all->tensors - all->blind - all->zero,
-                    "%d gradients compared with FP64%s%s%s%s", all->tensors,
+    LS_TEXT(equal, 120, "%d gradients are to the bit those of the module run again in f32%s",
+            all->equal, all->equal < all->tensors ? "; " : "");
+    LS_TEXT(exact, 40, "%d gradients compared with FP64", all->tensors - all->equal);
+    ls_verdict_pass(&out->verdict, all->tensors - all->blind - all->zero, "%s%s%s%s%s%s",
+                    all->equal > 0 ? equal : "", all->equal < all->tensors ? exact : "",
                     all->worst_name[0] != '\0' ? nearest : "",
                     all->coarse + all->blind > 0 ? coarse : "", all->zero > 0 ? zero : "",
                     all->excluded[0] != '\0' ? excluded : "");

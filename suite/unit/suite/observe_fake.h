@@ -133,10 +133,12 @@ typedef enum fake_fault {
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_SHORT,    /* 0.85 times one tensor's: less than half types may be off */
     FAULT_NO_AGAIN,
-    FAULT_HOOKED,   /* FAULT_BACKWARD of a hook */
-    FAULT_CLIPPED,  /* a hook clips what autograd gave */
-    FAULT_CHANGED,  /* a hook on an output */
-    FAULT_EXCLUDED, /* one tensor is used outside, too */
+    FAULT_SAME_BITS,  /* no FAULT: gradients to the bit those in f32, none in FP64 */
+    FAULT_OTHER_BITS, /* of one tensor they are not, and FP64 is missing */
+    FAULT_HOOKED,     /* FAULT_BACKWARD of a hook */
+    FAULT_CLIPPED,    /* a hook clips what autograd gave */
+    FAULT_CHANGED,    /* a hook on an output */
+    FAULT_EXCLUDED,   /* one tensor is used outside, too */
     /* precision */
     FAULT_HALF,  /* parameters in bf16 */
     FAULT_LOST,  /* the same at a rate that rounding swallows */
@@ -518,9 +520,13 @@ static inline void fake_add_again(const fake_state *s, ls_safetensors_writer *w,
         }
         own[i] *= fake_is(s, FAULT_SHORT) && t == 0 ? 0.85f : 1;
     }
-    fake_add(w, "again/f64", t, "", LS_F64, exact, fake_count[t]);
+    bool same = fake_is(s, FAULT_SAME_BITS) || (fake_is(s, FAULT_OTHER_BITS) && t != 1);
+    bool exactly = !fake_is(s, FAULT_SAME_BITS) && !fake_is(s, FAULT_OTHER_BITS);
+    if (exactly) {
+        fake_add(w, "again/f64", t, "", LS_F64, exact, fake_count[t]);
+    }
     fake_add(w, "again/f32", t, "", LS_F32, plain, fake_count[t]);
-    fake_add(w, "again/local", t, "", LS_F32, own, fake_count[t]);
+    fake_add(w, "again/local", t, "", LS_F32, same ? plain : own, fake_count[t]);
 }
 
 static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w, int step,

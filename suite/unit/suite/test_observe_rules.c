@@ -288,6 +288,9 @@ static const struct {
     {PLAIN(FAULT_EXCLUDED), "gradient.again", LS_PASS,
      "4 gradients compared with FP64; nearest to its limit is fc.weight, off by 2.5e-07 of itself "
      "(limit 0.031); used also outside the modules that ran again, and not compared: head.weight"},
+    {PLAIN(FAULT_SAME_BITS), "gradient.again", LS_PASS,
+     "6 gradients are to the bit those of the module run again in f32 |"},
+    {PLAIN(FAULT_OTHER_BITS), "gradient.again", LS_UNSUPPORTED, "no step was run again in FP64"},
     {PLAIN(FAULT_NO_AGAIN), "gradient.again", LS_UNSUPPORTED, "sparse"},
     {PLAIN(FAULT_HOOK_MEAN), "reduction.mean", LS_PASS,
      "with the communication hook my_hook the gradients of 2 detailed steps are the mean of 2 "

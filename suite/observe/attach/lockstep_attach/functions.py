@@ -28,6 +28,16 @@ def own_functions(torch, outputs):
     return found
 
 
+def is_plain_graph(torch, outputs):
+    """Whether the outputs' graph has no node but torch's generated ones, and none that casts."""
+    kinds = {type(node) for node in nodes_from(tensor.grad_fn for tensor in outputs)}
+    own = torch._C._functions
+    return all(
+        getattr(own, kind.__name__, None) is kind and not kind.__name__.startswith("ToCopy")
+        for kind in kinds
+    )
+
+
 def along(pairs):
     """([(tensor, its step)], by how much a product should change) of [(tensor, gradient)]: each
     moves along its gradient, so that no tensor's share hides another's.

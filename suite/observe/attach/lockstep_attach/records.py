@@ -34,6 +34,7 @@ class Record:
         self.outputs = []  # samples of them
         self.late = False  # after the step's optimizer was asked: of the next step
         self.exact = False  # f32 throughout, as far as is known
+        self.plain = False  # the graph of the f32 copy has torch's own functions alone
         self.on_cpu = False
 
     def rows(self, torch):
