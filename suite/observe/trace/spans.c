@@ -148,9 +148,20 @@ static const char *too_long(const span *s)
     return NULL;
 }
 
+static bool is_stepped_for_each_rank(const span *s)
+{
+    return s->world > 1 && s->calls >= (1 - most_room.value) * s->steps * s->world;
+}
+
 /* The count that the length was taken from, where the job goes on beyond it. */
 static const char *too_short(const span *s)
 {
+    bool falls = strcmp(s->class, "LinearLR") == 0 || strcmp(s->class, "PolynomialLR") == 0;
+    bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0 ||
+                 strcmp(s->class, "SequentialLR") == 0;
+    if (!waves && !(falls && is_stepped_for_each_rank(s))) {
+        return NULL; /* one that falls may end early on purpose */
+    }
     if (s->passes > 1 && abs(s->length - s->passes) <= 1) {
         return "epochs, and it is stepped with each batch";
     }
@@ -166,12 +177,10 @@ static const char *too_short(const span *s)
 static void judge_length(const span *s, const char *at, ls_observe_finding *out)
 {
     bool beyond = s->reached > s->length + most_room.value * s->length + 1;
-    bool waves = strncmp(s->class, "Cosine", 6) == 0 || strcmp(s->class, "LambdaLR") == 0 ||
-                 strcmp(s->class, "SequentialLR") == 0;
-    const char *why = !s->whole ? NULL : beyond ? (waves ? too_short(s) : NULL) : too_long(s);
+    const char *why = !s->whole ? NULL : beyond ? too_short(s) : too_long(s);
     /* Accelerate steps a schedule as often as there are ranks, and its own example of several
      * batches a step makes it for all batches. */
-    bool for_each_rank = s->world > 1 && s->calls >= (1 - most_room.value) * s->steps * s->world;
+    bool for_each_rank = is_stepped_for_each_rank(s);
     if (s->length < 1 || s->steps < few_steps.value) {
         return;
     }

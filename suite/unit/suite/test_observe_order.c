@@ -422,6 +422,12 @@ static const struct {
       "+- 1.4e-06; so in 1 of 1 tensors: fc.bias | 2 backward passes of 1 forwards .. train.py:22"},
      2,
      {.local = 2, .reduced = 2.25}},
+    {{LATE("F b{\"sync\":false} F{\"sync\":false} b{\"at\":\"train.py:23\"} O Z"),
+      "reduction.mean", LS_FAIL,
+      "in 1 of 1 tensors: fc.bias | whether gradients are reduced .. changes between a forward and "
+      "this backward .. train.py:21"},
+     2,
+     {.local = 2, .reduced = 2.25}},
     {{LATE("F b{\"sync\":false} F b O Z"), "reduction.mean", LS_FAIL,
       "only the last of 2 micro-steps counts | train.py:26"},
      2,
@@ -585,6 +591,9 @@ static const calls_row spans[] = {
      "has come to 24 at the end of the job (12 steps, 12 batches, 0 passes): the rate goes through "
      "it and on | its length is counted in steps of one rank, and it is stepped once for each rank "
      "| train.py:8"},
+    {SPAN("LinearLR", "12") "12x F S B K P " LAST LAST "Z", "order.schedule", CALLS_HINT,
+     "counted in steps of one rank, and it is stepped once for each rank | train.py:8"},
+    {SPAN("LinearLR", "6") "12x F S B K P " LAST "Z", "order.schedule", LS_PASS, ""}, /* a floor */
     {SPAN("CosineAnnealingLR", "13") "F S B K P Z; 12x F S B " LAST "F S B " LAST "K P Z",
      "order.schedule", CALLS_HINT,
      "has come to 24 at the end of the job (13 steps, 25 batches, 0 passes) .. counted in steps of "

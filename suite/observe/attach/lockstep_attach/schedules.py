@@ -33,9 +33,16 @@ def _length_in(function):
     return lengths.pop() if len(lengths) == 1 else None
 
 
+def _falls(schedule):
+    """LinearLR to less than it begins with, PolynomialLR: not a warm-up."""
+    end = getattr(schedule, "end_factor", 0 if hasattr(schedule, "power") else None)
+    return end is not None and end < getattr(schedule, "start_factor", 1)
+
+
 def _length_of(schedule):
     """Calls for which it is made, or None; of schedules in sequence: until the last one ends."""
-    span = next((getattr(schedule, name) for name in SPANS if hasattr(schedule, name)), None)
+    names = (*SPANS, "total_iters") if _falls(schedule) else SPANS
+    span = next((getattr(schedule, name) for name in names if hasattr(schedule, name)), None)
     functions = [one for one in getattr(schedule, "lr_lambdas", None) or () if one is not None]
     parts, ends = getattr(schedule, "_schedulers", None), getattr(schedule, "_milestones", None)
     if span is None and functions:
