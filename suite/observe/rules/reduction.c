@@ -329,6 +329,7 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
         }
         forwards += ls_calls_is_training(call) && syncs ? call->times : 0;
     }
+    const ls_call *changed = ls_mean_changed_sync(step);
     if (first != NULL && ls_calls_flag(last, sync) == 0) {
         ls_finding_explain(out, ls_mean_unreduced_no_sync(step, last->at),
                            "no_sync() around the last backward of the step: what comes after the "
@@ -341,6 +342,12 @@ static void blame_calls(const ls_samples *samples, const tally *t, ls_observe_fi
                          synced, forwards);
         ls_finding_blame(out, last->at,
                          "add the losses and call backward() once, or call the model for each");
+    } else if (changed != NULL) {
+        ls_finding_explain(out, changed->at,
+                           "whether gradients are reduced (require_backward_grad_sync, no_sync()) "
+                           "changes between a forward and this backward: DistributedDataParallel "
+                           "goes by what it was in the forward",
+                           "set it before the forward of the micro-step");
     }
 }
 

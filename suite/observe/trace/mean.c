@@ -211,6 +211,20 @@ const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *o
     return otherwise;
 }
 
+const ls_call *ls_mean_changed_sync(const ls_observe_step *step)
+{
+    const ls_call *forward = NULL;
+    ls_trace_each_call(call, step) {
+        if (ls_calls_is_training(call)) {
+            forward = call;
+        } else if (call->kind == LS_CALL_BACKWARD && forward != NULL &&
+                   ls_calls_flag(forward, sync) + ls_calls_flag(call, sync) == 1) {
+            return call; /* one is 0, one 1: both are known */
+        }
+    }
+    return NULL;
+}
+
 /* A collective of one number before the step's first backward; NULL: none. */
 static const ls_call *loss_collective(const ls_observe_step *step)
 {

@@ -54,6 +54,8 @@ void ls_mean_unreduced_blame(const ls_samples *samples, const ls_unreduced *u,
                              ls_observe_finding *out);
 /* Where the script asked for no_sync() around a backward of the step. */
 const char *ls_mean_unreduced_no_sync(const ls_observe_step *step, const char *otherwise);
+/* A backward inside no_sync() whose forward is not, or the other way round; NULL: none. */
+const ls_call *ls_mean_changed_sync(const ls_observe_step *step);
 
 /* How a job reduces its gradients, for the rules that compare them with the ranks' own. */
 

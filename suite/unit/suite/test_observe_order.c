@@ -422,8 +422,8 @@ static const struct {
       "+- 1.4e-06; so in 1 of 1 tensors: fc.bias | 2 backward passes of 1 forwards .. train.py:22"},
      2,
      {.local = 2, .reduced = 2.25}},
-    {{LATE("F b{\"sync\":false} F{\"sync\":false} b{\"at\":\"train.py:23\"} O Z"),
-      "reduction.mean", LS_FAIL,
+    {{LATE("F b{\"sync\":false} F{\"sync\":false} b{\"at\":\"train.py:23\"} O Z"), "reduction.mean",
+      LS_FAIL,
       "in 1 of 1 tensors: fc.bias | whether gradients are reduced .. changes between a forward and "
       "this backward .. train.py:21"},
      2,
