@@ -240,13 +240,16 @@ static bool has_trained(const ls_observe_rank *rank)
 }
 
 /* Whether training goes on from other weights than the steps before the validation left, to the bit
- * those that were put in for it. */
+ * those that were put in for it. Digests of steps are of all models. */
 static bool stay_in(const ls_observe_rank *rank, const ls_event *event)
 {
+    bool one = ls_event_count(ls_trace_events(rank, model)) == 1;
     const ls_observe_step *step = ls_trace_step(rank, (int64_t)ls_event_number(event, step, 0));
     const char *left = step == NULL ? NULL : ls_trace_digest(step, LS_RECORD_PARAM);
     const char *run = ls_event_text(event, param, ""), *next = ls_event_text(event, param_next, "");
-    return left != NULL && next[0] != '\0' && strcmp(run, left) != 0 && strcmp(run, next) == 0;
+    bool moved =
+        ls_event_bool(event, moved, false) || (one && left != NULL && strcmp(run, left) != 0);
+    return moved && next[0] != '\0' && strcmp(run, next) == 0;
 }
 
 int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -254,10 +257,9 @@ int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding
     const ls_observe_rank *rank = &trace->rank[0];
     int seen = 0, start = 0, kept = 0;
     const ls_event *event, *last = NULL, *first = NULL;
-    bool one = ls_event_count(ls_trace_events(rank, model)) == 1; /* digests of steps are of all */
     ls_event_each(event, ls_trace_events(rank, validated)) {
-        first = first == NULL && one && stay_in(rank, event) ? event : first;
-        kept += one && stay_in(rank, event);
+        first = first == NULL && stay_in(rank, event) ? event : first;
+        kept += stay_in(rank, event);
         const ls_event *model = ls_job_model(rank, ls_event_int(event, model, -1));
         const ls_event *digest = ls_event_object(model, digest);
         if (ls_event_count(ls_event_list(model, params)) == 0) {

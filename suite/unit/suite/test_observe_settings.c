@@ -643,6 +643,7 @@ CALLS_TEST(a_rate_of_next_to_nothing_is_caught, falls)
     "{\"event\":\"validated\",\"step\":3,\"model\":0,\"at\":\"train.py:41\",\"param\":\"" weights \
     "\"};"
 #define PUT_IN(weights, next) "!; 3x F b O" VALIDATED(weights "\",\"param_next\":\"" next) "F b O"
+#define MOVED(weights, next) PUT_IN(weights "\",\"moved\":true,\"at\":\"train.py:42", next)
 #define STARTED "!\"digest\":{\"param\":\"a0\"},; 3x F b O"
 #define READ(now)                                                                        \
     "!; 8x F b O; "                                                                      \
@@ -675,6 +676,9 @@ static const calls_row still[] = {
     {PUT_IN("a9", "0000000000000003"), "optimizer.average", LS_PASS, "1 validations"},
     {PUT_IN("a9", "a8"), "optimizer.average", LS_PASS, ""},
     {PUT_IN("0000000000000003", "0000000000000003"), "optimizer.average", LS_PASS, ""},
+    {MOVED("0000000000000003", "0000000000000003"), "optimizer.average", CALLS_HINT,
+     "after 1 of 1 validations training goes on from the weights"}, /* before eval() */
+    {MOVED("0000000000000003", "a8"), "optimizer.average", LS_PASS, "1 validations"},
     {SHADOW3("false", "0", "a0", "a1"), "optimizer.average", LS_FAIL,
      "self.averages is a copy of the model's weights by their names .. | ema.py:9"},
     {SHADOW3("true", "0", "a0", "a1"), "optimizer.average", LS_PASS, "looked at 6 times"},

@@ -526,6 +526,8 @@ class Optimizers:
             self.hub.steps.detail.after_step(optimizer, params, found_inf)
             self.hub.shadows.stepped()
             self.hub.averages.stepped()
+            if self.hub.still.keeps():
+                self.hub.still.stepped(optimizer)
         if scaled is None:
             self.hub.steps.spend("optimizer", begin_ns)
 

@@ -2,7 +2,11 @@
 parameters whose modules run with autograd off.
 """
 
+import weakref
+
 VALIDATIONS, NAMES = 16, 256  # that are written
+ELEMENTS = 64  # of a parameter, that are kept behind each step
+QUIET = 4  # steps without a validation behind which nothing may have moved them
 TURNED = 16  # parameters whose values are tried with the other sign
 
 
@@ -12,6 +16,9 @@ class Still:
         self.remove = None  # of the hook that waits for a validation's first forward
         self.validations = self.validated = 0  # validated: steps done at the last one
         self.pending = None  # (model, members of the last one's event): until training goes on
+        self.param = None  # weak reference of the first optimizer's smallest parameter
+        self.stepped_to = None  # its elements behind the open step's optimizer
+        self.quiet = 0
         self.empty = None  # ids of parameters that the last detailed step gave no gradient
         self.calls = []  # (module, autograd is on, place) of this forward
         self.ran = {}  # id of a parameter: where its module last ran with autograd on
@@ -53,6 +60,8 @@ class Still:
         self.validations += 1
         self.validated = self.hub.steps.done_now()
         members = {"step": self.validated, "model": model.index, "at": self.hub.places.here()}
+        if self._is_moved(model):
+            members["moved"] = True
         self.pending = model, dict(members, param=self._weights(model))
 
     def _weights(self, model):
@@ -65,8 +74,54 @@ class Still:
 
     def trains(self, model):
         """Its first training forward behind a validation."""
-        if self.pending is not None and self.pending[0] is model:
-            self._put_validated(param_next=self._weights(model))
+        if self.pending is not None:
+            if self.pending[0] is model:
+                self._put_validated(param_next=self._weights(model))
+        elif self.stepped_to is not None and self.quiet < QUIET:
+            self.quiet = self.quiet + 1 if self._is_as_stepped() else VALIDATIONS * QUIET
+        self.stepped_to = None
+
+    # ---- what the script puts into the model before eval() ---------------------------------------
+
+    def keeps(self):
+        """Whether elements are kept behind steps: from the first validation on."""
+        return 0 < self.validations < VALIDATIONS and self.quiet <= QUIET
+
+    def stepped(self, optimizer):
+        known = self.hub.optimizers.known(optimizer)
+        if known is None or known.index != 0:
+            return
+        if self.param is None:
+            params = filter(self._is_plain, self.hub.optimizers.params(optimizer))
+            smallest = min(params, key=lambda p: p.numel(), default=None)
+            self.param = (lambda: None) if smallest is None else weakref.ref(smallest)
+        self.stepped_to = self._elements()
+
+    def _is_plain(self, param):
+        dense = param.layout is self.hub.torch.strided and not hasattr(param, "_local_tensor")
+        return dense and param.is_contiguous() and param.requires_grad and param.numel() > 0
+
+    def _elements(self):
+        param = self.param()
+        return None if param is None else param.detach().view(-1)[:ELEMENTS].clone()
+
+    def _is_as_stepped(self):
+        now, own = self._elements(), self.stepped_to
+        like = now is not None and now.dtype is own.dtype and now.device == own.device
+        return like and self.hub.torch.equal(now, own)
+
+    def _is_moved(self, model):
+        """Something moved the model's parameter behind the optimizer, and no collective has come:
+        ranks may have averaged their weights.
+        """
+        if self.stepped_to is None or self.quiet > QUIET:
+            return False
+        entry = self.hub.models.entry_of(self.param())
+        if entry is None or entry.model != model.index:
+            return False
+        words = [call["call"] for call in self.hub.steps.now.calls]
+        behind = words[::-1].index("optimizer_step") if "optimizer_step" in words else 0
+        return "collective" not in words[len(words) - behind :] and not self._is_as_stepped()
 
     # ---- parameters whose modules run with autograd off ------------------------------------------
 

@@ -235,8 +235,11 @@ class Thin:
         return Counted(self._leave_step, time.perf_counter_ns())
 
     def _leave_step(self, note):
-        self.hub.optimizers.active = None
-        self.hub.steps.spend("optimizer", note.begin_ns)
+        hub, optimizer = self.hub, self.hub.optimizers.active
+        hub.optimizers.active = None
+        if hub.still.keeps():
+            hub.call(hub.still.stepped, optimizer)
+        hub.steps.spend("optimizer", note.begin_ns)
 
     def zero(self, args, kwargs):
         hub, step = self.hub, self.hub.steps.now
