@@ -131,6 +131,12 @@ static const struct {
      "the model",
      "compute with them in f32 (autocast off, arange without the model's type), and cast what "
      "they give"},
+    {"precision.integers", "angles_in_half",
+     "a sine or cosine of angles is off by {by}: what they are computed from was rounded to {name}",
+     "frequencies, positions or times are rounded to half before their product: the angle is off "
+     "by as many times more",
+     "keep them in f32: buffers that model.to(dtype) rounds too, computed again behind it; angles "
+     "with autocast off; cast the sine and cosine"},
     {"optimizer.covered", "frozen_by_name",
      "{name} of {part} is set, which nothing reads: it is trained",
      "requires_grad is misspelled, or set on a module: an attribute that nothing reads",

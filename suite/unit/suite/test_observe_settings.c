@@ -491,6 +491,9 @@ static const calls_row misuses[] = {
      "precision.integers", LS_FAIL,
      "rank 0: of consecutive whole numbers that become bf16 32 equal the one before: 257 is 256 | "
      "positions, or counts, become half .. train.py:9 | compute with them in f32"},
+    {MISUSE("\"kind\":\"angles_in_half\",\"name\":\"bf16\",\"by\":\"0.09\""), "precision.integers",
+     LS_FAIL,
+     "rank 0: a sine or cosine of angles is off by 0.09: .. rounded to bf16 .. train.py:9"},
     {MISUSE("\"kind\":\"target_2_ahead\""), "precision.integers", LS_SKIP, "cast no whole numbers"},
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),
      "optimizer.covered", LS_FAIL,

@@ -1,6 +1,8 @@
 """Whole numbers that become half in a training forward (positions, counts): of a run of consecutive
-ones above 2^8 (bfloat16) or 2^11 (float16) some become equal.
+ones above 2^8 (bfloat16) or 2^11 (float16) some become equal. Angles that do: angles.py.
 """
+
+from .angles import Angles
 
 LOOKED = 4096  # numbers of a tensor
 RUN = 3  # numbers that show a run
@@ -13,6 +15,7 @@ class Casts:
         self.mode = self.handle = None
         torch = hub.torch
         self.halves = {torch.bfloat16: "bf16", torch.float16: "f16"}
+        self.angles = Angles(self)
 
     def begin(self, model, module):
         """A training forward of the job's first step begins: what undoes it, or None."""
@@ -29,6 +32,7 @@ class Casts:
 
     def _enter(self, *_):
         if self.mode is None:
+            self.hub.call(self.angles.begin)
             self.mode = _mode(self)
             self.mode.__enter__()
 
@@ -38,6 +42,7 @@ class Casts:
             handle.remove()
         if mode is not None:
             mode.__exit__(None, None, None)
+            self.angles.end()
 
     def saw(self, out, args):
         """An operation gave a half tensor."""
@@ -68,7 +73,7 @@ class Casts:
 
 
 def _mode(casts):
-    torch, hub = casts.hub.torch, casts.hub
+    torch, hub, angles = casts.hub.torch, casts.hub, casts.angles
     names = (torch.ops.aten._to_copy, torch.ops.aten.arange)
 
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
@@ -76,6 +81,8 @@ def _mode(casts):
             out = function(*args, **(kwargs or {}))
             if function.overloadpacket in names and out.dtype in casts.halves and out.dim():
                 hub.call(casts.saw, out, args)
+            if angles.kept or function.overloadpacket is angles.casting:
+                hub.call(angles.saw, function, args, kwargs or {}, out)
             return out
 
     return Mode()

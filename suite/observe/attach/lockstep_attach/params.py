@@ -17,6 +17,7 @@ class Params:
         self.moved = 0
         self.replaced = {}  # place: how many parameters it put in the place of others
         self.tied = []  # of a module that is converted from meta: names of one parameter
+        self.buffers = []  # of a module that is converted: what that may round
         self.torn = []  # ([(module, name)] of one that became several, place)
         self.homes = ByObject()  # of parameters: [(module, name)] that have got them
         self.leaving = ByObject()  # of one with several: [(module, name, place)] that got another
@@ -41,6 +42,7 @@ class Params:
         if self.depth == 1:
             first = next(args[0].parameters(), None)
             self.tied = self.ties(args[0]) if first is not None and first.is_meta else []
+            self.buffers = self.hub.casts.angles.buffers(args[0])
         if self.depth > 1 or self.moved >= MOST:
             return None
         held = {id(p): m for m in self._wrapped() for p in m.ref().parameters()}
@@ -53,6 +55,9 @@ class Params:
         self.depth -= 1
         if self.depth == 0 and self.tied:
             self.parted(args[0], self.tied)
+        if self.depth == 0 and self.buffers:
+            self.hub.casts.angles.converted(self.buffers)
+            self.buffers = []
         if not note:
             return
         own = {id(p) for p in args[0].parameters()}
