@@ -21,6 +21,11 @@ void ls_misuse_judge(const ls_observe_trace *trace, const char *rule, ls_observe
 /* Data that were trained on before the file was written. Of attached jobs that restored an
  * optimizer, where the job that wrote the file is known and had as many ranks. */
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out);
+/* The pass of the first steps has the same data as the last one before the file, and the sampler's
+ * epoch behind it, or its own where the file cut it. */
+bool ls_restored_follows_pass(const ls_observe_rank *rank, const ls_observe_rank *before,
+                              int64_t saved);
+/* restored_state.c */
 /* Moments and settings that came to other parameters than in the job that wrote the file. */
 void ls_restored_judge_places(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Parameters that a file lacks, which hold what they were drawn with when they are used. */

@@ -92,6 +92,11 @@ bool ls_job_asked_known(const ls_observe_trace *trace); /* the command is */
 bool ls_saved_has(const ls_event *event, const char *part);
 /* The first load_state_dict of a rank into `what`: "model", "scaler", ...; NULL: none. */
 const ls_event *ls_saved_restored(const ls_observe_rank *rank, const char *what);
+const ls_event *ls_saved_last_restored(const ls_observe_rank *rank, const char *what);
+/* The writer's event of the file, by the rank that wrote it. */
+const ls_event *ls_saved_by(const ls_observe_trace *writer, const char *path, int *rank);
+/* Steps done when the rank last wrote the file; -1: it did not. */
+int64_t ls_saved_last(const ls_observe_rank *rank, const char *path);
 /* Steps done at a save, a load or a restore. */
 int64_t ls_saved_step(const ls_event *event);
 /* Files that the ranks write at the same step are one checkpoint in parts. */

@@ -57,3 +57,40 @@ bool ls_saved_concerns(const ls_observe_trace *trace, ls_observe_finding *out)
     }
     return trace->attached;
 }
+
+const ls_event *ls_saved_last_restored(const ls_observe_rank *rank, const char *what)
+{
+    const ls_event *restore, *last = NULL;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(restore, what, ""), what) == 0) {
+            last = restore;
+        }
+    }
+    return last;
+}
+
+const ls_event *ls_saved_by(const ls_observe_trace *writer, const char *path, int *rank)
+{
+    const ls_event *save, *last = NULL;
+    for (int k = 0; k < writer->world && last == NULL && path[0] != '\0'; k++) {
+        ls_event_each(save, ls_trace_events(&writer->rank[k], save)) {
+            if (strcmp(ls_event_text(save, path, ""), path) == 0) {
+                last = save;
+                *rank = k;
+            }
+        }
+    }
+    return last;
+}
+
+int64_t ls_saved_last(const ls_observe_rank *rank, const char *path)
+{
+    const ls_event *save;
+    int64_t step = -1;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        if (strcmp(ls_event_text(save, path, ""), path) == 0) {
+            step = ls_saved_step(save);
+        }
+    }
+    return step;
+}
