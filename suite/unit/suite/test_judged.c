@@ -368,6 +368,11 @@ ROWS_TEST(a_resumed_run_is_the_uninterrupted_one, resumed)
         }
         ls_judge_runs(&job[0], &job[2], 2, LS_JUDGE_REPLICA, &of_no_step);
         expect(&of_no_step, "no digests to compare");
+        ck_assert_int_eq(of_no_step.code, LS_FAIL);
+        ls_verdict of_nothing_new = {0};
+        row.job[0].steps = row.job[1].steps;
+        ls_judge_resume(&row, job, &of_nothing_new);
+        ck_assert_int_eq(of_nothing_new.code, LS_UNSUPPORTED);
     }
     ls_record_free(&job[0]);
     ls_record_free(&job[2]);
