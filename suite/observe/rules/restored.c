@@ -455,6 +455,39 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     free(late);
 }
 
+/* A file that counts steps within a pass, which the job trains on from its first batch again. */
+static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0), *number;
+    const char *path = ls_event_text(load, path, "");
+    int64_t saved = ls_saved_last(&trace->before->rank[0], path);
+    const ls_event *on = ls_pass_trained(&trace->rank[0], 0);
+    const ls_event *cut = cut_pass(&trace->before->rank[0], saved);
+    int trained, again;
+    bool counts = false;
+    ls_event_each(number, ls_event_object(load, numbers)) {
+        counts = counts || number->number == (double)saved;
+    }
+    if (saved < 1 || !counts || !is_known(on) || !is_known(cut) || batch_of(on) != batch_of(cut) ||
+        !is_same_data(on, cut) || !ls_event_same(on, cut, source) ||
+        ls_event_int(on, sampler_epoch, -1) != ls_event_int(cut, sampler_epoch, -1) ||
+        !ls_event_bool(on, shuffle, false) || !is_one_order(cut, on) ||
+        trained_of(on, &again) > 0 || trained_of(cut, &trained) > 0 || trained < few.value ||
+        again < few.value) {
+        return;
+    }
+    ls_observe_finding one = {0};
+    ls_finding_set(&one, LS_FAIL, ls_event_text(on, at, ""),
+                   "the place in the data is neither saved nor restored: the pass that the file "
+                   "cut is begun again, and the count of steps goes on",
+                   "skip the batches that were trained on (accelerate.skip_first_batches, "
+                   "torchdata's StatefulDataLoader), or write files where a pass ends",
+                   "the first %d samples of the job are those that were trained on before %.100s "
+                   "was written, in one order",
+                   trained < again ? trained : again, path);
+    ls_finding_guess(out, &one);
+}
+
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     judge_batches(trace, out);
@@ -466,6 +499,7 @@ void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *o
     }
     if (ls_verdict_good(out->verdict.code)) {
         judge_rest(trace, out);
+        judge_begun_again(trace, out);
     }
 }
 

@@ -219,6 +219,14 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, \
                                         "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
 #define ON_AT(used) GOES_ON IN_EPOCH("1", "true", "8", used, "[0,1,2,3,4,5,6,7]")
+#define SHUFFLED(whole, used)                                                                      \
+    DREW_BY("\"batch\":2,\"shuffle\":true,\"sampler_epoch\":0,\"at\":\"train.py:44\"", whole, "8", \
+            used, "[3,1,2,0,5,4,7,6]", "1", "3")
+#define CUT_SHUFFLED(used) "3x " STEP("0.2") ";" SHUFFLED("false", used) ";" SAVED("last.pt", "3")
+#define ON_SHUFFLED(counts)                           \
+    LOADED(counts)                                    \
+    ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";" \
+                                                  "2x " STEP("0.2") ";" SHUFFLED("false", "[0,3]")
 #define GOES_ON BEGIN "2x " STEP("0.2") ";"
 #define MARKED(event, names, marks) \
     event ",\"at\":\"train.py:10\",\"moments\":" names ",\"marks\":" marks "}"
@@ -412,6 +420,12 @@ static const struct {
      GOES_ON SINGLY("true", "8", "[3,7]"), LS_FAIL,
      "skips 3 batches of the pass that the file cut, and 6 of"},
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[0,3]"), LS_PASS, ""},
+    {"/a/", CUT_SHUFFLED("[0,3]"), ON_SHUFFLED("\"step\":3"), CALLS_HINT,
+     "the first 8 samples of the job are those that were trained on before last.pt was written, in "
+     "one "
+     "order | the place"},
+    {"/a/", CUT_SHUFFLED("[0,3]"), ON_SHUFFLED("\"epoch\":0"), LS_PASS, ""}, /* counts no steps */
+    {"/a/", CUT_SHUFFLED("[0,2]"), ON_SHUFFLED("\"step\":3"), LS_PASS, ""},  /* too few */
     /* passes behind it that are as short, and whole ones */
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1",
