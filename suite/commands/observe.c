@@ -185,7 +185,8 @@ static void make_title(const observe *o, char *text, size_t bytes)
     }
 }
 
-static ls_status write_run(const observe *o)
+/* `number`: of the command's jobs. */
+static ls_status write_run(const observe *o, const char *directory, int number)
 {
     cJSON *run = cJSON_CreateObject();
     LS_MEMORY(run != NULL);
@@ -196,6 +197,9 @@ static ls_status write_run(const observe *o)
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
     char title[160];
     make_title(o, title, sizeof title);
+    if (number > 1) {
+        ls_text_add(title, sizeof title, ", job %d", number);
+    }
     cJSON_AddNumberToObject(run, "schema", 1);
     cJSON_AddStringToObject(run, "title", title);
     cJSON_AddStringToObject(run, "label", "observe");
@@ -211,7 +215,7 @@ static ls_status write_run(const observe *o)
     cJSON_AddStringToObject(options, "gate", o->gate);
     cJSON_AddStringToObject(options, "hints", o->hints);
     free(line);
-    LS_TEXT(path, 700, "%s/run.json", o->directory);
+    LS_TEXT(path, 700, "%s/run.json", directory);
     return ls_json_write_and_free(path, run);
 }
 
@@ -261,6 +265,9 @@ static ls_status make_settings(observe *o)
     ls_words_add(set, "LS_OBSERVE_GRADIENT=%d", !o->no_gradient);
     if (o->inject != NULL) {
         ls_words_add(set, "LS_OBSERVE_INJECT=%s", o->inject);
+    }
+    if (!o->attach_only) {
+        ls_words_add(set, "LS_OBSERVE_LATER=%s/" LS_OBSERVE_LATER, o->directory);
     }
     ls_words_add(set, "LS_RUN_DIR=%s/jobs/subject", o->directory);
     find_observers(o);
@@ -348,14 +355,14 @@ static int find_command(const char *program)
 }
 
 /* Samples are large, and say nothing more where no rule failed. Empty folders go. */
-static void clean_up(const observe *o, const ls_observe_headline *headline)
+static void clean_up(const char *directory, bool keep, const ls_observe_headline *headline)
 {
-    LS_TEXT(path, 700, "%s/jobs/observed/samples", o->directory);
-    if (!o->keep && headline->failed + headline->hints + headline->unreadable == 0) {
+    LS_TEXT(path, 700, "%s/jobs/observed/samples", directory);
+    if (!keep && headline->failed + headline->hints + headline->unreadable == 0) {
         ls_path_remove_tree(path);
     }
     for (int i = 0; i < 2; i++) {
-        ls_text_put(path, sizeof path, "%s/jobs/%s", o->directory, ls_observe_run_jobs[i]);
+        ls_text_put(path, sizeof path, "%s/jobs/%s", directory, ls_observe_run_jobs[i]);
         (void)rmdir(path);
     }
 }
@@ -382,18 +389,45 @@ static void note_end(const observe *o, const ls_proc *job, const ls_waiting *wai
     }
 }
 
-static int finish(const observe *o, const ls_proc *job, const ls_waiting *waiting, bool late)
+static ls_status judge(const observe *o, const char *directory, const ls_proc *job,
+                       ls_observe_headline *headline)
 {
-    ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
     for (int i = 0; i < 2; i++) {
-        LS_TEXT(path, 700, "%s/jobs/%s", o->directory, ls_observe_run_jobs[i]);
+        LS_TEXT(path, 700, "%s/jobs/%s", directory, ls_observe_run_jobs[i]);
         if (i == 0 || count_entries(path) > 0) {
             LS_TRY(ls_observe_run_record(path, o->command[0], job));
         }
     }
+    ls_status status = ls_observe_run_judge(directory, o->verbose, stderr, headline);
+    clean_up(directory, o->keep, headline);
+    return status;
+}
+
+/* The command's second job and those behind it: each has a folder of its own, as the first has. */
+static ls_status judge_later(const observe *o, const ls_proc *job, int *code)
+{
+    ls_status status = LS_OK;
+    for (int n = 2; n <= LS_OBSERVE_JOBS && status == LS_OK; n++) {
+        LS_TEXT(directory, 600, "%s/" LS_OBSERVE_LATER "/%d", o->directory, n);
+        LS_TEXT(observed, 640, "%s/jobs/observed", directory);
+        if (!ls_observe_run_is_job(observed)) {
+            break;
+        }
+        ls_observe_headline headline = {.unreadable = 1};
+        fprintf(stderr, "\nJob %d of the command:\n", n);
+        status = write_run(o, directory, n);
+        LS_THEN(status, judge(o, directory, job, &headline));
+        *code = *code == 0 ? headline.code : *code;
+    }
+    return status;
+}
+
+static int finish(const observe *o, const ls_proc *job, const ls_waiting *waiting, bool late)
+{
+    ls_observe_headline headline = {.unreadable = 1}; /* until it is judged */
     note_end(o, job, waiting, late);
-    ls_status status = ls_observe_run_judge(o->directory, o->verbose, stderr, &headline);
-    clean_up(o, &headline);
+    ls_status status = judge(o, o->directory, job, &headline);
+    LS_THEN(status, judge_later(o, job, &headline.code));
     LS_THEN(status, ls_manifest_write(o->directory, LS_MANIFEST_ALL));
     int code = waiting->stopped ? LS_ERR_CHECK : late ? TIMED_OUT : job->code;
     if (status != LS_OK) {
@@ -418,7 +452,7 @@ static int run(observe *o)
     }
     ls_status made = make_folder(o);
     LS_THEN(made, make_settings(o));
-    LS_THEN(made, write_run(o));
+    LS_THEN(made, write_run(o, o->directory, 1));
     if (made != LS_OK) {
         (void)ls_observe_board_end(board);
         return (int)made;
@@ -459,7 +493,7 @@ int ls_observe_main(int count, char **argument)
     } else if (code == LS_OK && o.attach_only) {
         code = (int)make_folder(&o);
         LS_THEN(code, (int)make_settings(&o));
-        LS_THEN(code, (int)write_run(&o));
+        LS_THEN(code, (int)write_run(&o, o.directory, 1));
         if (code == LS_OK) {
             print_settings(&o);
         }

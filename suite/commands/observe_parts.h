@@ -7,7 +7,8 @@
  *   run.json         options, command, headline; "observed" names the options
  *   verdicts.jsonl   a line per rule
  *   summary.json     what was seen, what it cost, speed
- *   report.md, report.html, junit.xml */
+ *   report.md, report.html, junit.xml
+ *   later/N/         the same of the command's N-th job, from 2 on (LS_OBSERVE_LATER) */
 #ifndef LS_OBSERVE_PARTS_H
 #define LS_OBSERVE_PARTS_H
 
@@ -20,6 +21,9 @@
 #include "suite/observe/trace/trace.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
+
+#define LS_OBSERVE_LATER "later"
+enum { LS_OBSERVE_JOBS = 9 }; /* of a command that are observed */
 
 /* What decides the exit code next to laws that fail. */
 typedef struct ls_observe_gate {

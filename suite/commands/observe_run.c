@@ -261,50 +261,66 @@ static ls_status write_summary(const char *directory, const ls_observe_report *r
     return ls_json_write_and_free(path, summary);
 }
 
-/* Of the observed jobs in the folders next to this one's, the newest that is older than `limit`
- * (ns, when its events were last written); 0: there is none. */
-static int64_t newest_before(const char *parent, int64_t limit, char *path)
+/* Whether the folder of a run holds an observed job, written before *limit and after *newest (ns,
+ * when its events were last written): it is the newest now. */
+static void take_newer(const char *run, int64_t limit, int64_t *newest, char *path)
 {
     enum { MOST_MB = 64 };
-    int64_t newest = 0;
+    struct stat status;
+    LS_TEXT(folder, PATH_MAX, "%s/jobs/observed", run);
+    LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", folder);
+    if (stat(events, &status) != 0 || status.st_size >> 20 >= MOST_MB) {
+        return;
+    }
+    int64_t ns = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
+    if (ns > *newest && ns < limit) {
+        *newest = ns;
+        ls_text_put(path, PATH_MAX, "%s", folder);
+    }
+}
+
+/* Of the jobs in the folders of that one, and the later ones of their commands. */
+static void take_newest(const char *parent, int64_t limit, int64_t *newest, char *path)
+{
     DIR *entries = ls_path_open_folder(parent);
     for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        struct stat status;
-        LS_TEXT(folder, PATH_MAX, "%s/%s/jobs/observed", parent, e->d_name);
-        LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", folder);
-        if (e->d_name[0] == '.' || stat(events, &status) != 0 || status.st_size >> 20 >= MOST_MB) {
+        LS_TEXT(run, PATH_MAX, "%s/%s", parent, e->d_name);
+        if (e->d_name[0] == '.') {
             continue;
         }
-        int64_t ns = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
-        if (ns > newest && ns < limit) {
-            newest = ns;
-            ls_text_put(path, PATH_MAX, "%s", folder);
+        take_newer(run, limit, newest, path);
+        for (int n = 2; n <= LS_OBSERVE_JOBS; n++) {
+            LS_TEXT(later, PATH_MAX, "%s/" LS_OBSERVE_LATER "/%d", run, n);
+            take_newer(later, limit, newest, path);
         }
     }
     if (entries != NULL) {
         closedir(entries);
     }
-    return newest;
 }
 
-/* Looks for the job that wrote the file from which this one went on. */
+/* Looks for the job that wrote the file from which this one went on: in the folders next to that
+ * of its run. */
 static void find_before(ls_observe_trace *trace, const char *directory)
 {
     enum { TRIED = 8 };
     char path[PATH_MAX];
     struct stat own;
     LS_TEXT(events, PATH_MAX, "%s/rank0.jsonl", directory);
-    LS_TEXT(parent, PATH_MAX, "%s/../../..", directory);
+    bool later = strstr(directory, "/" LS_OBSERVE_LATER "/") != NULL;
+    LS_TEXT(parent, PATH_MAX, "%s/../../..%s", directory, later ? "/../.." : "");
     if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], load)) == 0 ||
         stat(events, &own) != 0) {
         return;
     }
     int64_t limit = own.st_mtim.tv_sec * INT64_C(1000000000) + own.st_mtim.tv_nsec;
     for (int i = 0; i < TRIED; i++) {
-        limit = newest_before(parent, limit, path);
-        if (limit == 0 || ls_observe_continue(trace, path)) {
+        int64_t newest = 0;
+        take_newest(parent, limit, &newest, path);
+        if (newest == 0 || ls_observe_continue(trace, path)) {
             return;
         }
+        limit = newest;
     }
 }
 

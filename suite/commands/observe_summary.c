@@ -213,8 +213,8 @@ static void list_unseen(const ls_observe_trace *trace, unseen *list)
         LS_TEXT(later, PATH_MAX, "%s/later.rank%d", trace->record.directory, k);
         if (access(later, F_OK) == 0) {
             add_unseen(list, k,
-                       "a later process trained, too: of a command that starts several jobs, or "
-                       "one again, the first is observed; put lockstep observe before the other");
+                       "another process trained, too, at the same time, or as the tenth job of the "
+                       "command: put lockstep observe before that one");
         }
         if (rank->step_count == 0 && !quiet) {
             add_unseen(list, k,

@@ -941,6 +941,37 @@ def weights_put_in_and_branches_that_choose(context):
     assert last["param"] == last["param_next"], last
 
 
+TRAINS = """
+import os, sys, torch
+m = torch.nn.Linear(2, 2)
+o = torch.optim.SGD(m.parameters(), 0.1)
+for _ in range(int(sys.argv[1])):
+    o.zero_grad(), m(torch.ones(1, 2)).sum().backward(), o.step()
+if sys.argv[2:]:
+    os.system(" ".join([sys.executable, *sys.argv[2:]]))
+"""
+
+
+@test
+def jobs_of_one_command(context):
+    """One after the other each has a folder; one within another has none."""
+    root = os.path.join(context.root, "jobs_of_one_command")
+    os.makedirs(root)
+    with open(os.path.join(root, "job.py"), "w") as file:
+        file.write(TRAINS)
+    events, later = os.path.join(root, "events"), os.path.join(root, "later")
+    env = environment(True, LS_OBSERVE_DIR=events, LS_OBSERVE_LATER=later)
+    for words in ("1", "2 job.py 4", "3"):
+        subprocess.run([sys.executable, "job.py", *words.split()], env=env, cwd=root, check=True)
+    folders = [events, *(os.path.join(later, n, "jobs", "observed") for n in "23")]
+    for steps, folder in enumerate(folders, 1):
+        with open(os.path.join(folder, "rank0.jsonl")) as file:
+            found = [json.loads(line)["event"] for line in file]
+        assert found.count("step") == steps and found[-1] == "end", (folder, found)
+        assert os.path.exists(os.path.join(folder, "later.rank0")) == (steps == 2), folder
+    assert sorted(os.listdir(later)) == ["2", "3"]
+
+
 @test
 def places_in_packages(context):
     result = context.both("packages")

@@ -468,6 +468,22 @@ TEST(what_could_not_be_seen)
          "not seen: rank 1: wrote no end event: killed, or left by os._exit, after step ");
 }
 
+/* One after the other: each is judged in a folder of its own, and the worst decides. */
+TEST(the_jobs_of_one_command)
+{
+    ended *self = OBSERVE("--out", "m", "sh", "-c",
+                          COPY("good") "n=\"$LS_OBSERVE_LATER\"/2/jobs/observed; mkdir -p $n; "
+                                       "cp apart/* $n");
+    ck_assert_int_eq(self->code, 1);
+    const char *second = strstr(self->said, "\nJob 2 of the command:\n");
+    ck_assert_ptr_nonnull(second);
+    says(self->said, "\nCORRECT  not shown ");
+    says(second, ", job 2\n");
+    says(second, "not ok 2 - observe.replicas.step # FAIL");
+    ck_assert(is_there("m/report.html") && is_there("m/later/2/report.html"));
+    ck_assert(!is_there("m/later/3"));
+}
+
 TEST(the_environment_of_the_job)
 {
     const char *script = "echo \"$PYTHONPATH|$LS_OBSERVE_DIR|$LS_OBSERVE_EVERY|$LS_OBSERVE_STEPS|"

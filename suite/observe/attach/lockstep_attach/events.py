@@ -1,5 +1,6 @@
 """The file of a rank: whole lines, each written at once; and the place of the user's own call."""
 
+import fcntl
 import functools
 import inspect
 import json
@@ -25,6 +26,7 @@ COUNTED = (
     '"calls":[%s]}'
 )
 SHAPES = 8  # of steps that are remembered: scripts that train networks in turn have several
+JOBS = 9  # of one command, one after the other
 SPAN = 256  # steps, after which one is whole again: rates and scales move away
 
 
@@ -278,6 +280,22 @@ def unlike(call, old, transfer):
     return _members(out, transfer)
 
 
+def _lock(file):
+    """Until the process has ended, and those that it forked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:  # another process has it, or the file system knows no locks
+        return False
+
+
+def _ended(path):
+    file = os.open(path, os.O_RDONLY)
+    free = _lock(file)
+    os.close(file)
+    return free
+
+
 class Writer:
     """Keeps events until the process has shown that it trains, then writes them in order."""
 
@@ -340,12 +358,23 @@ class Writer:
             self._write(*self.queue.pop(0))
 
     def open(self, rank, start):
-        """Creates the file of this rank; False where another process wrote one."""
-        path = os.path.join(self.directory, "rank%d.jsonl" % rank)
+        """Creates the file of this rank; where another process wrote one and has ended, in the
+        folder of the command's next job. False: that process lives, or there are too many.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        try:
-            self.file = os.open(path, flags | os.O_EXCL, 0o644)
-        except FileExistsError:
+        for directory in self._folders():
+            os.makedirs(os.path.join(directory, "samples"), exist_ok=True)
+            path = os.path.join(directory, "rank%d.jsonl" % rank)
+            try:
+                self.file = os.open(path, flags | os.O_EXCL, 0o644)
+            except FileExistsError:
+                if _ended(path):
+                    continue
+                break
+            _lock(self.file)
+            self.directory = directory
+            break
+        if self.file is None:
             self.closed = True
             later = os.path.join(self.directory, "later.rank%d" % rank)
             os.close(os.open(later, os.O_WRONLY | os.O_CREAT, 0o644))
@@ -356,6 +385,12 @@ class Writer:
         for event in early:
             self.put(event)
         return True
+
+    def _folders(self):
+        yield self.directory
+        later = os.environ.get("LS_OBSERVE_LATER")
+        for number in range(2, JOBS + 1) if later else ():
+            yield os.path.join(later, str(number), "jobs", "observed")
 
     def _write(self, event, transfer):
         transfer.finish()

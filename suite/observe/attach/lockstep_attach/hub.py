@@ -335,10 +335,11 @@ class Hub:
         self.settings.directory = self.writer.directory = (
             os.environ.get("LS_OBSERVE_DIR") or self.settings.directory
         )
-        os.makedirs(os.path.join(self.settings.directory, "samples"), exist_ok=True)
         if not self.writer.open(self.rank(), self._start()):
             self.quiet = True
             return
+        if self.writer.directory != self.settings.directory:  # also of this job's own processes
+            os.environ["LS_OBSERVE_DIR"] = self.settings.directory = self.writer.directory
         self.steps.trail.open(self.steps.now)
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
