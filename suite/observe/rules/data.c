@@ -81,11 +81,31 @@ static bool is_trained(const ls_event *data)
            (isnan(made) || steps_of_a_batch.value * fmax(given, batches) >= made);
 }
 
-static const ls_event *trained_pass(const ls_observe_rank *rank, int index)
+/* A pass in which each rank of a replicated job trains a model that is in no wrapper, by itself: a
+ * part that all train alike, before it is wrapped. */
+static bool is_alone(const ls_observe_rank *rank, const ls_event *data)
+{
+    int count, forwards = 0;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+    for (int i = 0; i < count; i++) {
+        ls_trace_each_call(call, &step[i]) {
+            bool training = ls_calls_is_training(call);
+            if ((training && ls_job_model_is_ddp(ls_job_model(rank, call->model))) ||
+                (call->kind == LS_CALL_COLLECTIVE && ls_calls_combine(call))) {
+                return false;
+            }
+            forwards += training;
+        }
+    }
+    return forwards > 0;
+}
+
+/* `apart`: passes in which ranks train alone are no part of the job's data. */
+static const ls_event *trained_pass(const ls_observe_rank *rank, int index, bool apart)
 {
     const ls_event *data;
     ls_event_each(data, ls_trace_events(rank, data)) {
-        if (is_trained(data) && index-- == 0) {
+        if (is_trained(data) && !(apart && is_alone(rank, data)) && index-- == 0) {
             return data;
         }
     }
@@ -97,7 +117,8 @@ static bool read_pass(const ls_observe_trace *trace, int index, pass *out)
 {
     *out = (pass){.ranks = trace->world, .whole = true, .indexed = true};
     for (int k = 0; k < trace->world; k++) {
-        const ls_event *event = trained_pass(&trace->rank[k], index);
+        bool ddp = ls_trace_is_ddp(trace);
+        const ls_event *event = trained_pass(&trace->rank[k], index, ddp);
         if (event == NULL) {
             return false;
         }
@@ -686,7 +707,7 @@ void ls_rules_data_shuffled(const ls_observe_trace *trace, ls_observe_finding *o
     for (int k = 0; k < trace->world; k++) {
         const ls_event *now, *last = NULL;
         int again = 0, fixed = 0;
-        for (int i = 0; (now = trained_pass(&trace->rank[k], i)) != NULL; i++) {
+        for (int i = 0; (now = trained_pass(&trace->rank[k], i, false)) != NULL; i++) {
             indexed += ls_event_bool(now, indices, true);
             ls_observe_finding one = {0};
             judge_sorted(k, i, now, &one);
@@ -769,7 +790,7 @@ static void judge_pair(const ls_observe_trace *trace, int a, int b, int *compare
     ls_verdict_fail(&out->verdict,
                     "ranks %d and %d have the same inputs in all of %d training forwards", a, b,
                     in.compared);
-    const ls_event *pass = trained_pass(&trace->rank[a], 0);
+    const ls_event *pass = trained_pass(&trace->rank[a], 0, ls_trace_is_ddp(trace));
     if (pass == NULL) {
         int m = 0; /* the first model that was compared */
         while (in.forward[m] == NULL) {

@@ -115,6 +115,13 @@ static const calls_row drawings[] = {
     {SAME ONCE("RandomSampler", "40 20 0 1", "3", "40 20 0 1", "3",
                "\"steps\":[1,40],\"count\":2,"),
      "data.disjoint", LS_UNSUPPORTED, "no pass over a DataLoader"}, /* a look at one batch */
+    /* each rank trains another model by itself, which is in no wrapper; then one that is */
+    {"3x F{\"model\":1,\"input\":\"1\"} S B K P Z; F S B K P Z;" PASSES(
+         "RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", "\"steps\":[1,3],"),
+     "data.disjoint", LS_UNSUPPORTED, "no pass over a DataLoader"},
+    {"3x F{\"model\":1,\"input\":\"1\"} S B K P Z; F S B K P Z;" PASSES(
+         "RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", "\"steps\":[1,4],"),
+     "data.disjoint", LS_FAIL, "no DistributedSampler"},
     {OWN PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "3",
                 "\"indices\":false,"),
      "data.disjoint", LS_SKIP, "no indices"},
