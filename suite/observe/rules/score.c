@@ -128,36 +128,65 @@ static after look(const ls_observe_rank *rank, const ls_event *data)
 
 /* ---- validation.choice ----------------------------------------------------------------------- */
 
-/* A file of the best weights so far, by its name. */
-static const ls_event *best_of(const ls_observe_rank *rank)
+/* A file of the best weights so far, by its name: the first one; `until`: steps done at the last.
+ */
+static const ls_event *best_of(const ls_observe_rank *rank, double *until)
 {
-    const ls_event *save;
+    const ls_event *save, *first = NULL;
+    *until = -1;
     ls_event_each(save, ls_trace_events(rank, save)) {
         const char *path = ls_event_text(save, path, ""), *name = strrchr(path, '/');
         name = name == NULL ? path : name + 1;
         if (ls_event_int(save, step, 0) > 0 &&
             (strstr(name, "best") != NULL || strstr(name, "Best") != NULL)) {
-            return save;
+            first = first == NULL ? save : first;
+            *until = ls_event_number(save, step, 0);
+        }
+    }
+    return first;
+}
+
+/* The validation of that number on a rank; NULL: there are fewer. */
+static const ls_event *validation_at(const ls_observe_rank *rank, int number)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_pass_is_validation(data) && number-- == 0) {
+            return data;
         }
     }
     return NULL;
+}
+
+/* Each rank's data set is a part of one, and no two have a sample in common. */
+static bool is_cut_by_rank(const ls_observe_trace *trace, int k, int number)
+{
+    const ls_event *own = validation_at(&trace->rank[k], number);
+    bool cut = trace->world > 1;
+    for (int j = 0; j < trace->world && cut; j++) {
+        const ls_event *other = validation_at(&trace->rank[j], number);
+        int common, of;
+        cut = j == k ||
+              (other != NULL && ls_pass_parts_common(own, other, &common, &of) && common == 0);
+    }
+    return cut;
 }
 
 static void judge_best(const ls_observe_trace *trace, int k, int *divided, int *chosen,
                        ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
-    const ls_event *data, *best = best_of(rank);
+    double until;
+    const ls_event *data, *best = best_of(rank, &until);
     int own = 0, others = 0;
-    ls_event_each(data, ls_trace_events(rank, data)) {
-        if (ls_pass_is_validation(data)) {
-            after found = look(rank, data);
-            bool parted = ls_pass_is_divided(data, trace->world);
-            bool alone = parted && found.combined == 0;
-            *divided += parted;
-            own += alone && found.forwards > 0;
-            others += !alone;
-        }
+    for (int n = 0; (data = validation_at(rank, n)) != NULL; n++) {
+        after found = look(rank, data);
+        bool cut = is_cut_by_rank(trace, k, n);
+        bool parted = cut || ls_pass_is_divided(data, trace->world);
+        bool alone = parted && found.combined == 0;
+        *divided += parted;
+        own += alone && (found.forwards > 0 || cut);
+        others += !alone && !(ls_pass_first_step(data) > until); /* a last test chooses nothing */
     }
     *chosen += best != NULL;
     if (best == NULL || own == 0 || others > 0) {

@@ -407,17 +407,18 @@ void ls_factor_judge_weights(const ls_factor *f, ls_observe_finding *out)
         return;
     }
     bool micro = f->micro > 1;
+    LS_TEXT(counts, 80, ": they are of %.10g and of %.10g terms", f->few, f->many);
     ls_finding_set(out, LS_WEAK, f->backward->at,
                    "losses over unequal numbers of terms are averaged with equal weight: a "
                    "mistake, unless each batch is to count the same",
                    "sum the terms, and divide by their number in all micro-steps and on all ranks",
                    "step %lld: a term of one loss weighs %.4g times one of another in the mean "
-                   "over %s: they are of %.10g and of %.10g terms",
+                   "over %s%s",
                    (long long)f->ratio_step, f->ratio,
                    micro && f->world > 1 ? "micro-steps and ranks"
                    : micro               ? "micro-steps"
                                          : "ranks",
-                   f->few, f->many);
+                   f->few != f->many ? counts : "");
 }
 
 /* The loss divided by the number of ranks, and the mean divides again. */
