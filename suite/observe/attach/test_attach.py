@@ -1862,6 +1862,9 @@ def losses_say_how_they_were_made(context):
         (0.25 * loss.float().reshape(()), None, dict(mean, loss_times=0.25, loss_terms=8)),
         (loss * scale / 4, scale, dict(quarter, loss_terms=8)),
         ((loss / 4) * scale, scale, dict(quarter, loss_terms=8)),
+        # constants besides, as in a value that is put back
+        (2 * loss - loss.detach(), None, dict(mean, loss_times=2.0, loss_terms=8)),
+        (torch.sub(torch.ones(()), loss, alpha=3), None, dict(mean, loss_times=3.0, loss_terms=8)),
         ((loss + 0.5 * square) / 4, None, quarter),
         ((loss + square) / 2, None, dict(mean, loss_times=0.5, loss_by=2.0)),  # of two losses
         (total, None, dict(mean, loss_of="sum", loss_terms=8)),

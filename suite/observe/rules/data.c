@@ -601,6 +601,19 @@ static bool same_loop(const ls_event *a, const ls_event *b)
            ls_event_number(a, length, -1) == ls_event_number(b, length, -1);
 }
 
+/* A state was restored between the passes: the second may be the first, which was cut, again. */
+static bool is_resumed(const ls_observe_rank *rank, const ls_event *a, const ls_event *b)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        double step = (double)ls_saved_step(restore);
+        if (step + 1 >= ls_pass_last_step(a) && step <= ls_pass_first_step(b)) {
+            return !ls_event_bool(a, whole, false);
+        }
+    }
+    return false;
+}
+
 /* The last pass of its loop before this one: those of other loaders may lie between. */
 static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_event *pass)
 {
@@ -611,7 +624,7 @@ static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_even
         }
         found = is_trained(data) && same_loop(data, pass) ? data : found;
     }
-    return found;
+    return found != NULL && is_resumed(rank, found, pass) ? NULL : found;
 }
 
 static void fail_order(int rank, int index, const ls_event *a, const ls_event *b,

@@ -287,6 +287,18 @@ static void judge_sequence(const ls_observe_rank *rank, const ls_event *event, c
                    s->length - s->reached);
 }
 
+/* Another one was built in its place later: for a job that goes on in the same process, say. */
+static bool is_replaced(const ls_event *event)
+{
+    for (const ls_event *later = ls_event_after(event); later != NULL;
+         later = ls_event_after(later)) {
+        if (ls_event_same(event, later, at) && ls_event_same(event, later, class)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
@@ -298,7 +310,7 @@ void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
         span s = span_of(trace, event);
         const char *at = ls_event_text(event, at, "");
         ls_observe_finding one[4] = {0};
-        if (s.calls == 0 || ls_spans_held(rank, event)) {
+        if (s.calls == 0 || ls_spans_held(rank, event) || is_replaced(event)) {
             continue;
         }
         judge_length(&s, at, &one[0]);

@@ -92,6 +92,12 @@ static const calls_row drawings[] = {
      "rank 0: pass 1 draws its indices in the order of the pass before, although "
      "DistributedSampler shuffles | set_epoch was not called between the passes: the sampler's "
      "epoch is 0 in both | train.py:18 | call"},
+    /* a pass that was cut, and begun again behind a restore; one that was whole */
+    {OWN "{\"event\":\"restore\",\"what\":\"model\",\"step\":2};" HALVES(
+         "3", "\"whole\":false,\"steps\":[3,3],"),
+     "data.shuffled", LS_WEAK, "one pass"},
+    {OWN "{\"event\":\"restore\",\"what\":\"model\",\"step\":2};" HALVES("3", "\"steps\":[3,3],"),
+     "data.shuffled", LS_FAIL, "set_epoch was not called"},
     {OWN HALVES("3", "\"shuffle\":false,"), "data.shuffled", LS_WEAK,
      "rank 0: 1 of 1 passes draw their indices in the order of the pass before "
      "(DistributedSampler) | the training data are not shuffled .. | train.py:18 | if it is not "

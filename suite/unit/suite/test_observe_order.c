@@ -591,6 +591,8 @@ static const calls_row spans[] = {
      "has come to 24 at the end of the job (12 steps, 12 batches, 0 passes): the rate goes through "
      "it and on | its length is counted in steps of one rank, and it is stepped once for each rank "
      "| train.py:8"},
+    {SPAN("CosineAnnealingLR", "3") SPAN("CosineAnnealingLR", "12") "12x F S B K P " LAST "Z",
+     "order.schedule", LS_PASS, ""}, /* built again in its place */
     {SPAN("LinearLR", "12") "12x F S B K P " LAST LAST "Z", "order.schedule", CALLS_HINT,
      "counted in steps of one rank, and it is stepped once for each rank | train.py:8"},
     {SPAN("LinearLR", "6") "12x F S B K P " LAST "Z", "order.schedule", LS_PASS, ""}, /* a floor */

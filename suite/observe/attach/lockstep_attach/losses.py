@@ -199,6 +199,9 @@ def made(torch, tensor, scale):
             out.times = out.times * constant if word == "Mul" else out.times / constant
             out.divided = out.divided or word == "Div"
             out.by *= constant if word == "Div" else 1
+        elif word in ("Add", "Sub") and _parent(node) is not None:  # a constant besides
+            if node.next_functions[0][0] is None:
+                out.times *= abs(saved(node, "_saved_alpha") or 1)
         elif word in ("Add", "Sub"):
             out.add_terms(torch, node)
             break
