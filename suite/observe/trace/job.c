@@ -85,7 +85,8 @@ bool ls_job_model_is_ddp(const ls_event *model)
     return strcmp(ls_event_text(model, kind, ""), "ddp") == 0;
 }
 
-/* The first text of a member, in a list of any rank, that contains one of the words. */
+/* The first text of a member, in a list of any rank, that contains one of the words; a model in
+ * DistributedDataParallel is whole on each rank, whatever its name. */
 static const char *find_word(const ls_observe_trace *trace, bool models, const char *const *word,
                              int words)
 {
@@ -96,7 +97,8 @@ static const char *find_word(const ls_observe_trace *trace, bool models, const c
         ls_event_each(entry, list) {
             const char *class =
                 models ? ls_event_text(entry, name, "") : ls_event_text(entry, class, "");
-            for (int w = 0; w < words; w++) {
+            bool whole = models && ls_job_model_is_ddp(entry);
+            for (int w = 0; w < words && !whole; w++) {
                 if (strstr(class, word[w]) != NULL) {
                     return class;
                 }

@@ -571,6 +571,8 @@ static const calls_row replicas[] = {
      "a model that is not trained differs by rank, and digests are of all models: samples of the "
      "others are equal after 0 detailed steps",
      3},
+    /* in DistributedDataParallel, whatever its name */
+    {"!\"name\":\"Pipeline\",;" TRAINED "F b O Z", "replicas.step", LS_PASS, ""},
     {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
     {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
     {"!;" TRAINED LATER "F b O Z", "reduction.mean", LS_UNSUPPORTED,
