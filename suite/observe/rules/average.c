@@ -165,6 +165,29 @@ static void judge_early(const ls_observe_rank *rank, int average, ls_observe_fin
     }
 }
 
+/* A copy that each time moves from the weights. */
+static void judge_away(const ls_observe_rank *rank, int average, ls_observe_finding *out)
+{
+    const ls_event *one;
+    int away = 0, moved = 0;
+    ls_event_each(one, ls_trace_events(rank, averaged)) {
+        double share = ls_event_number(one, share, 0),
+               bound = ls_event_number(one, bound, INFINITY);
+        if (ls_event_int(one, average, -1) == average && fabs(share) > bound) {
+            moved++;
+            away += share < 0;
+        }
+    }
+    if (away >= enough.value && away == moved) {
+        ls_finding_set(out, LS_FAIL, "",
+                       "the average's step has the wrong sign: it runs away from the weights",
+                       "average += (1 - decay) * (weights - average)",
+                       "a copy of the model moves away from the weights behind the optimizer's "
+                       "step, in all %d steps that were looked at",
+                       away);
+    }
+}
+
 static void judge_norms(const ls_call *stale, ls_observe_finding *out)
 {
     ls_finding_set(
@@ -188,6 +211,7 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
             course c = course_of(&trace->rank[k], n);
             judge_course(&c, &guessed);
             judge_early(&trace->rank[k], n, &guessed);
+            judge_away(&trace->rank[k], n, &guessed);
             if (c.stale != NULL) {
                 judge_norms(c.stale, &guessed);
             }

@@ -426,6 +426,14 @@ static const calls_row others[] = {
      "optimizer.average", CALLS_HINT, "before and behind the optimizer's step, in 3 steps"},
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0"),
      "optimizer.average", NO_HINT, ""}, /* before the step alone */
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "-0.05") EARLY("2", "-0.05") EARLY("3", "-0.01"),
+     "optimizer.average", CALLS_HINT,
+     "moves away from the weights .. in all 3 steps .. wrong sign"},
+    {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "-0.05") EARLY("2", "-0.05") EARLY("3", "-0.000001"),
+     "optimizer.average", NO_HINT, ""}, /* one by rounding */
+    {ALIKE "; 4x " PLAIN "b O Z; " EARLY("1", "-0.05") EARLY("2", "-0.05") EARLY("3", "-0.01")
+         EARLY("4", "0.01"),
+     "optimizer.average", NO_HINT, ""},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", CALLS_HINT, "new tensors without a graph | train.py:18"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",

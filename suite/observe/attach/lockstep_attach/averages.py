@@ -3,6 +3,9 @@ are updated and run; copies of a trained model that a script averages by itself,
 in eval mode.
 """
 
+import gc
+import itertools
+import operator
 import weakref
 
 from .models import modules_now
@@ -10,6 +13,7 @@ from .wrapping import ByObject, given
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
 TWINS = 4  # copies that are looked at
+NEAR = 0.5  # of a parameter's norm: further off a list is none of weights
 NORMS = 4  # of a copy, that are looked at
 
 
@@ -85,14 +89,35 @@ class Averages:
     def _find(self):
         roots = self.hub.models.roots()
         known = {id(part) for root in roots for part in root.modules()}
-        modules, found = modules_now(self.hub.torch)[0] if roots else (), []
+        objects = gc.get_objects() if roots else []
+        modules, found = modules_now(self.hub.torch, objects)[0] if roots else (), []
         for module in modules:
             like = [r for r in roots if type(r) is type(module) and id(module) not in known]
             twins = [Twin(module, r) for r in like if _is_copy(module, r)]
             if twins and len(found) < TWINS:  # of several models like it, the nearest
                 near = [twin.way(self._sample) for twin in twins] if len(twins) > 1 else [0.0]
                 found.append(twins[near.index(min(near))])
-        return found
+        return found or self._lists(roots, objects)
+
+    def _lists(self, roots, objects):
+        """Of tensors like a model's parameters, or like those that are trained."""
+        groups = []
+        for root in roots:
+            params = list(root.parameters())
+            groups += [params, [p for p in params if p.requires_grad]]
+        sizes = {len(group) for group in groups} - {0}
+        is_list = map(operator.is_, map(type, objects), itertools.repeat(list))
+        lists = [one for one in itertools.compress(objects, is_list) if len(one) in sizes]
+        found, kinds = {}, (self.hub.torch.Tensor, self.hub.torch.nn.Parameter)
+        for group, one in itertools.product(groups, lists):
+            if id(one) in found or len(found) == TWINS or not all(type(t) in kinds for t in one):
+                continue
+            if _is_like(one, group):
+                twin = Twin(Held(one), Held(group))
+                size = float(self._sample(twin.tensor(twin.root)).norm())
+                if twin.way(self._sample) < NEAR * size:
+                    found[id(one)] = twin
+        return list(found.values())
 
     def closed(self, step):
         for number, twin in enumerate(self.twins or ()):
@@ -133,28 +158,40 @@ class Averages:
                 self._note("stale", part, norms=len(norms))
 
 
+class Held:
+    """Tensors in a list, as a module has them."""
+
+    def __init__(self, tensors):
+        self.refs = [weakref.ref(tensor) for tensor in tensors]
+
+    def parameters(self):
+        tensors = [ref() for ref in self.refs]
+        return [] if None in map(type, tensors) else tensors
+
+
 class Twin:
     """A copy of a model, and where it was behind the optimizer of the open step."""
 
     def __init__(self, module, root):
-        self.ref, self.root = weakref.ref(module), weakref.ref(root)
+        self.ref, self.root = map(_weakly, (module, root))
         self.place = max(enumerate(module.parameters()), key=lambda one: one[1].numel())[0]
         self.opened = self.before = self.own = self.bits = None
         self.begun = self.early = False
 
-    def _param(self, ref):
+    def tensor(self, ref):
         module = ref()
-        return None if module is None else list(module.parameters())[self.place]
+        tensors = list(module.parameters()) if module is not None else []
+        return tensors[self.place] if tensors else None
 
     def way(self, sample):
-        return float((sample(self._param(self.root)) - sample(self._param(self.ref))).norm())
+        return float((sample(self.tensor(self.root)) - sample(self.tensor(self.ref))).norm())
 
     def open(self, sample):
-        kept = self._param(self.ref)
+        kept = self.tensor(self.ref)
         self.opened, self.early = None if kept is None else sample(kept), False
 
     def begin(self, hub, sample):
-        kept, own = self._param(self.ref), self._param(self.root)
+        kept, own = self.tensor(self.ref), self.tensor(self.root)
         if kept is None or own is None:
             return
         if not self.begun:
@@ -167,7 +204,7 @@ class Twin:
 
     def end(self, torch, sample):
         """How far it moved; None where it was not looked at, or had no way to go."""
-        before, self.before, kept = self.before, None, self._param(self.ref)
+        before, self.before, kept = self.before, None, self.tensor(self.ref)
         if before is None or kept is None:
             return None
         way, moved = self.own - before, sample(kept) - before
@@ -180,14 +217,22 @@ class Twin:
         return {"share": float((way * moved).sum()) / square, "bound": bound, **early}
 
 
+def _weakly(holder):
+    return (lambda: holder) if isinstance(holder, Held) else weakref.ref(holder)
+
+
 def _is_copy(module, root):
     """Whether it has parameters like the root's, of its own, and none is trained."""
-    kept, own = list(module.parameters()), list(root.parameters())
+    return _is_like(list(module.parameters()), list(root.parameters()))
+
+
+def _is_like(kept, own):
     if not kept or len(kept) != len(own):
         return False
     for one, other in zip(kept, own):
         plain = one.is_floating_point() and not one.is_meta and not hasattr(one, "_local_tensor")
-        if not plain or one is other or one.shape != other.shape or one.grad is not None:
+        apart = one is not other and one is not other.grad and one.shape == other.shape
+        if not plain or not apart or one.is_leaf and one.grad is not None:
             return False
     return True
 

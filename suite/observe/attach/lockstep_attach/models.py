@@ -51,13 +51,13 @@ def _is_built(module):
     return "_modules" in own and not methods & set(own)
 
 
-def modules_now(torch):
-    """(all modules of the process, ids of those that are in another one)."""
+def modules_now(torch, objects=None):
+    """(all modules of the process, ids of those that are in another one); objects: of gc."""
     kinds = [torch.nn.Module]
     for kind in kinds:
         kinds += type.__subclasses__(kind)
     # by ids of types, and without a line of Python for each object: there are many
-    kinds, objects = set(map(id, kinds)), gc.get_objects()
+    kinds, objects = set(map(id, kinds)), objects or gc.get_objects()
     found = itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
     modules = list(filter(_is_built, found))
     return modules, {id(child) for m in modules for child in m._modules.values()}
