@@ -98,6 +98,13 @@ static const struct {
      "of {count} labels where the attention mask is 0, none is -100: they are trained on",
      "labels are a copy of the padded input: the model is trained to predict padding",
      "set the labels to -100 where the attention mask is 0", GUESSED},
+    {"gradient.loss", "end_as_padding",
+     "token {one} is padding and stands for itself, too: in {count} places where the attention "
+     "mask "
+     "is 1 its label is -100",
+     "the end of a text has the padding's token, and all of that token is left out: the model does "
+     "not learn to end",
+     "leave out labels where the attention mask is 0, or pad with another token", GUESSED},
     {"gradient.loss", "kl_of_scores",
      "kl_div is given scores where it takes logarithms of probabilities",
      "no log_softmax of the first argument of kl_div",

@@ -485,6 +485,8 @@ static const calls_row misuses[] = {
      "given probabilities where .. softmax in place of log_softmax"},
     {MISUSE("\"kind\":\"kl_of_scores\""), "gradient.loss", LS_WEAK, "no log_softmax"},
     {MISUSE("\"kind\":\"kl_to_logarithms\""), "gradient.loss", LS_FAIL, "log_target"},
+    {MISUSE("\"kind\":\"end_as_padding\",\"one\":2,\"count\":8"), "gradient.loss", CALLS_HINT,
+     "token 2 is padding and stands for itself, too: in 8 places .. does not learn to end"},
     {MISUSE("\"kind\":\"of_a_later_module\""), "gradient.loss", LS_PASS,
      "4 losses, and no mistake"},
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},

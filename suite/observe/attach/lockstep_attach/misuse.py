@@ -211,6 +211,10 @@ LEAST = 16
 RESTORES = re.compile(r"auto_?enc|vae|recon|denois|copy", re.IGNORECASE)
 
 
+IGNORED = -100  # the label that torch's losses leave out
+ENDS = 4  # of a batch, that are no targets
+
+
 class Targets:
     def __init__(self, hub):
         self.hub = hub
@@ -258,6 +262,24 @@ class Targets:
             # shifted by one: what is left out before the loss is no padding
             least = labels.numel() - labels.shape[0]
             self.padding = padded.unique()[:LEAST].tolist(), int(padded.numel()), least
+        self._look_at_ends(mask, labels, tokens, padded)
+
+    def _look_at_ends(self, mask, labels, tokens, padded):
+        """Labels that are the input but for one token, which is the padding's, too: where it stands
+        for itself it is no target either. Nothing predicts the first place.
+        """
+        seen = (mask != 0)[:, 1:]
+        left_out = seen & (labels[:, 1:] == IGNORED)
+        ids = tokens[:, 1:][left_out].unique()
+        if ids.numel() != 1 or int(left_out.sum()) < ENDS or not bool((padded == IGNORED).all()):
+            return
+        padding = tokens[mask == 0]
+        others = seen & ~left_out
+        copied = bool((labels[:, 1:][others] == tokens[:, 1:][others]).all()) and bool(others.any())
+        if copied and padding.numel() and bool((padding == ids).all()):
+            if not bool((labels == ids).any()):
+                at, count = self.hub.places.here(), int(left_out.sum())
+                self.hub.misuse.put("end_as_padding", at, count=count, one=int(ids))
 
     def _enter_cross_entropy(self, args, kwargs):
         hub = self.hub
