@@ -941,6 +941,34 @@ def weights_put_in_and_branches_that_choose(context):
     assert last["param"] == last["param_next"], last
 
 
+CHOOSES = """
+import torch
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+    def forward(self, x):
+        waves = torch.sin, torch.cos
+        return self.b(torch.cond(x.sum() > 0, *waves, (self.a(x),)))
+net = Net()
+o = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    o.zero_grad(), net(torch.randn(4, 8)).mean().backward(), o.step()
+print(float(net.a.weight.sum()))
+"""
+
+
+@test
+def operators_of_operators(context):
+    """torch.cond compiles, and does not run under a mode of ours."""
+    if VERSION >= (2, 6):
+        done, events = with_and_without(context.root, "operators_of_operators", CHOOSES)
+        assert [one.returncode for one in done] == [0, 0], done[1].stderr
+        assert done[0].stdout == done[1].stdout
+        assert sum(1 for event in events if event["event"] == "step") == 3
+
+
 TRAINS = """
 import os, sys, torch
 m = torch.nn.Linear(2, 2)

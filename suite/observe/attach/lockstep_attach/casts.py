@@ -27,8 +27,8 @@ class Casts:
             self.handle = model.inner(module).register_forward_pre_hook(self._enter)
         else:
             self._enter()
-        self.hub.temporary.append(self._end)
-        return self._end
+        self.hub.temporary.append(self.end)
+        return self.end
 
     def _enter(self, *_):
         if self.mode is None:
@@ -36,7 +36,8 @@ class Casts:
             self.mode = _mode(self)
             self.mode.__enter__()
 
-    def _end(self):
+    def end(self):
+        """Also where something is compiled: no compiled code runs under a mode."""
         mode, handle, self.mode, self.handle = self.mode, self.handle, None, None
         if handle is not None:
             handle.remove()
@@ -77,11 +78,16 @@ def _mode(casts):
     names = (torch.ops.aten._to_copy, torch.ops.aten.arange)
 
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        supports_higher_order_operators = True  # torch.cond: they pass
+
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             out = function(*args, **(kwargs or {}))
-            if function.overloadpacket in names and out.dtype in casts.halves and out.dim():
+            packet = getattr(function, "overloadpacket", None)
+            if packet is None:
+                return out
+            if packet in names and out.dtype in casts.halves and out.dim():
                 hub.call(casts.saw, out, args)
-            if angles.kept or function.overloadpacket is angles.casting:
+            if angles.kept or packet is angles.casting:
                 hub.call(angles.saw, function, args, kwargs or {}, out)
             return out
 

@@ -573,6 +573,8 @@ class Models:
 
     def _compiled(self, note, args, kwargs, result, error):
         """A wrapper that is compiled as a whole is called through what torch.compile returns."""
+        self.hub.casts.end()
+        self.hub.shadows.leave()
         self.compiles = True
         inner = getattr(result, "_orig_mod", None)
         model = self.known(inner) if isinstance(inner, self.hub.torch.nn.Module) else None

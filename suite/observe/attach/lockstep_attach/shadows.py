@@ -217,6 +217,7 @@ def _address(tensor):
 def _mode(torch):
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
         touched = None
+        supports_higher_order_operators = True
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             for one in args:
