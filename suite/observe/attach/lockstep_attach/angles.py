@@ -20,6 +20,7 @@ class Angles:
     def __init__(self, casts):
         self.casts, self.hub = casts, casts.hub
         self.rounded = []  # (weak reference of a module, name, values before, half type, place)
+        self.ended = False
         self.kept = {}  # address of a storage: (a tensor of it, FP64 of all of it, type, place)
         self.casting = self.hub.torch.ops.aten._to_copy
 
@@ -41,9 +42,11 @@ class Angles:
 
     def _is_wide(self, tensor):
         torch = self.hub.torch
-        wide = tensor.dtype in (torch.float32, torch.float64) and tensor.layout is torch.strided
+        own = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        wide = own and tensor.dtype in (torch.float32, torch.float64)
+        wide = wide and tensor.layout is torch.strided
         size = 0 < tensor.numel() <= SOURCE
-        return wide and size and not tensor.is_meta and not hasattr(tensor, "_local_tensor")
+        return wide and size and not tensor.is_meta
 
     # ---- the forward -----------------------------------------------------------------------------
 
@@ -62,10 +65,11 @@ class Angles:
         self.kept = {}
 
     def _keep(self, tensor, values, half, at):
-        if len(self.kept) >= TENSORS:
-            return
         storage = tensor.untyped_storage()
-        flat = values.new_zeros(storage.nbytes() // tensor.element_size())
+        count = storage.nbytes() // tensor.element_size()
+        if self.ended or len(self.kept) >= TENSORS or count > ELEMENTS:
+            return
+        flat = values.new_zeros(count)
         places = tensor.size(), tensor.stride(), tensor.storage_offset()
         flat.as_strided(*places).copy_(values)
         self.kept[storage.data_ptr()] = tensor, flat, half, at
@@ -77,7 +81,13 @@ class Angles:
         return found if found is not None and found[0].dtype is tensor.dtype else None
 
     def saw(self, function, args, kwargs, out):
-        """An operation of the forward, once it is done."""
+        """An operation of the forward, once it is done. An error of this part ends this part."""
+        try:
+            self._saw(function, args, kwargs, out)
+        except Exception:
+            self.kept, self.ended = {}, True
+
+    def _saw(self, function, args, kwargs, out):
         torch, packet = self.hub.torch, function.overloadpacket
         if packet is self.casting:
             self._cast(args[0], out)
@@ -85,7 +95,8 @@ class Angles:
         leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
         tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
         known = next(filter(None, map(self._known, tensors)), None)
-        if known is None or not isinstance(out, torch.Tensor):
+        kinds = (torch.Tensor, torch.nn.Parameter)
+        if known is None or not all(type(t) in kinds for t in (*tensors, out)):
             return
         address, name = out.untyped_storage().data_ptr(), packet.__name__
         if function._schema.is_mutable:

@@ -50,6 +50,8 @@ class Casts:
         source = args[0] if args else None
         if not isinstance(source, self.hub.torch.Tensor):  # arange in half
             source = None
+        elif type(source) not in (self.hub.torch.Tensor, self.hub.torch.nn.Parameter):
+            return
         elif source.dtype in self.halves or source.shape != out.shape:
             return
         place = max(range(out.dim()), key=lambda dim: out.shape[dim])
@@ -76,6 +78,7 @@ class Casts:
 def _mode(casts):
     torch, hub, angles = casts.hub.torch, casts.hub, casts.angles
     names = (torch.ops.aten._to_copy, torch.ops.aten.arange)
+    plain = (torch.Tensor, torch.nn.Parameter)
 
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
         supports_higher_order_operators = True  # torch.cond: they pass
@@ -83,7 +86,7 @@ def _mode(casts):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             out = function(*args, **(kwargs or {}))
             packet = getattr(function, "overloadpacket", None)
-            if packet is None:
+            if packet is None or type(out) not in plain:  # a subclass's own
                 return out
             if packet in names and out.dtype in casts.halves and out.dim():
                 hub.call(casts.saw, out, args)
