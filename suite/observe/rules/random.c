@@ -26,14 +26,30 @@ static const char seed_ranks[] =
 /* Whether the workers of a loader draw random numbers of their own: not those of another worker,
  * nor those of the pass before. */
 
+/* A generator of the process: else the data set has one of its own. */
+static bool is_global(const char *name)
+{
+    return ls_text_choice(name, "random|torch|numpy.random") >= 0;
+}
+
+/* The states that the generator was left in are equal, or not known. */
+static bool goes_on(const ls_event *a, const ls_event *b, const char *name)
+{
+    const ls_event *left = ls_event_find(ls_event_at(a, 3), name);
+    return left == NULL || ls_event_equal(left, ls_event_find(ls_event_at(b, 3), name));
+}
+
+/* A generator from which both drew, with one state before it. One of the data set's own may be
+ * seeded anew for each sample: then its states behind the batch are others. */
 static const char *shared(const ls_event *a, const ls_event *b)
 {
     const ls_event *state;
     ls_event_each(state, ls_event_at(a, 1)) {
-        const ls_event *other = ls_event_find(ls_event_at(b, 1), ls_event_key(state));
+        const char *name = ls_event_key(state);
+        const ls_event *other = ls_event_find(ls_event_at(b, 1), name);
         if (ls_event_is_text(state) && ls_event_is_text(other) &&
-            strcmp(state->text, other->text) == 0) {
-            return ls_event_key(state);
+            strcmp(state->text, other->text) == 0 && (is_global(name) || goes_on(a, b, name))) {
+            return name;
         }
     }
     return NULL;
@@ -43,12 +59,6 @@ static int number_of(const ls_event *worker)
 {
     const ls_event *number = ls_event_at(worker, 0);
     return ls_event_is_number(number) ? ls_event_to_int(number, -1) : -1;
-}
-
-/* A generator of the process: else the data set has one of its own. */
-static bool is_global(const char *name)
-{
-    return ls_text_choice(name, "random|torch|numpy.random") >= 0;
 }
 
 static void judge_pass(int rank, const ls_event *data, int *compared, ls_observe_finding *out)
@@ -134,10 +144,7 @@ static const char *drawn_by_workers(const ls_event *mine, const ls_event *theirs
     ls_event_each(a, ls_event_list(mine, random)) {
         ls_event_each(b, ls_event_list(theirs, random)) {
             const char *name = number_of(a) == number_of(b) ? shared(a, b) : NULL;
-            const ls_event *left = name == NULL ? NULL : ls_event_find(ls_event_at(a, 3), name);
-            bool goes_on =
-                left == NULL || ls_event_equal(left, ls_event_find(ls_event_at(b, 3), name));
-            if (name != NULL && goes_on && ls_event_to_bool(ls_event_at(a, 2), false)) {
+            if (name != NULL && goes_on(a, b, name) && ls_event_to_bool(ls_event_at(a, 2), false)) {
                 return name;
             }
         }

@@ -432,6 +432,11 @@ static const struct {
     {"[0,{\"torch\":\"a\"}],[0,{\"torch\":\"a\"}]", "", LS_SKIP, "no two workers"},
     {"[0,{\"dataset.rng\":\"a\"}],[1,{\"dataset.rng\":\"a\"}]", "", LS_FAIL,
      "(dataset.rng) | the data set has a generator of its own"},
+    /* seeded anew for each sample, or left alike */
+    {"[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"b\"}]",
+     "[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"c\"}]", LS_PASS, ""},
+    {"[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"b\"}]",
+     "[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"b\"}]", LS_FAIL, "(dataset.rng)"},
     {"[0,{\"dataset.rng\":\"a\"}]", "[0,{\"dataset.rng\":\"a\"}]", LS_FAIL,
      "begin each pass with the same state of the data set's own generator"},
     {"[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]", "[0,{\"torch\":\"a\"}],[1,{\"torch\":\"c\"}]",
