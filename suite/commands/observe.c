@@ -403,7 +403,7 @@ static ls_status judge(const observe *o, const char *directory, const ls_proc *j
     return status;
 }
 
-/* The command's second job and those behind it: each has a folder of its own, as the first has. */
+/* The command's second job and those behind it: each has its own folder, as the first has. */
 static ls_status judge_later(const observe *o, const ls_proc *job, int *code)
 {
     ls_status status = LS_OK;

@@ -82,7 +82,7 @@ static bool is_trained(const ls_event *data)
 }
 
 /* A pass in which each rank of a replicated job trains a model that is in no wrapper, by itself: a
- * part that all train alike, before it is wrapped. */
+ * part that all train in the same way, before it is wrapped. */
 static bool is_alone(const ls_observe_rank *rank, const ls_event *data)
 {
     int count, forwards = 0;

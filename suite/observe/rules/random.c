@@ -26,7 +26,7 @@ static const char seed_ranks[] =
 /* Whether the workers of a loader draw random numbers of their own: not those of another worker,
  * nor those of the pass before. */
 
-/* A generator of the process: else the data set has one of its own. */
+/* A generator of the process: else it is the data set's. */
 static bool is_global(const char *name)
 {
     return ls_text_choice(name, "random|torch|numpy.random") >= 0;
@@ -39,8 +39,8 @@ static bool goes_on(const ls_event *a, const ls_event *b, const char *name)
     return left == NULL || ls_event_equal(left, ls_event_find(ls_event_at(b, 3), name));
 }
 
-/* A generator from which both drew, with one state before it. One of the data set's own may be
- * seeded anew for each sample: then its states behind the batch are others. */
+/* A generator from which both drew, with one state before it. One of the data set may be
+ * seeded again for each sample: then its states behind the batch differ. */
 static const char *shared(const ls_event *a, const ls_event *b)
 {
     const ls_event *state;

@@ -468,7 +468,7 @@ TEST(what_could_not_be_seen)
          "not seen: rank 1: wrote no end event: killed, or left by os._exit, after step ");
 }
 
-/* One after the other: each is judged in a folder of its own, and the worst decides. */
+/* One after the other: each is judged in its own folder, and the worst decides. */
 TEST(the_jobs_of_one_command)
 {
     ended *self = OBSERVE("--out", "m", "sh", "-c",

@@ -432,7 +432,7 @@ static const struct {
     {"[0,{\"torch\":\"a\"}],[0,{\"torch\":\"a\"}]", "", LS_SKIP, "no two workers"},
     {"[0,{\"dataset.rng\":\"a\"}],[1,{\"dataset.rng\":\"a\"}]", "", LS_FAIL,
      "(dataset.rng) | the data set has a generator of its own"},
-    /* seeded anew for each sample, or left alike */
+    /* seeded again for each sample, or left equal */
     {"[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"b\"}]",
      "[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"c\"}]", LS_PASS, ""},
     {"[0,{\"dataset.rng\":\"a\"},true,{\"dataset.rng\":\"b\"}]",
