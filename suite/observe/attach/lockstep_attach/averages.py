@@ -130,8 +130,9 @@ class Averages:
     def bits(self):
         """[number, digest] of those that are known."""
         held = ((number, twin.ref()) for number, twin in enumerate(self.twins or ()))
+        held = [(n, list(m.parameters())) for n, m in held if m is not None]
         digest = self.hub.digests.digest
-        return [[n, digest([p.detach() for p in m.parameters()])] for n, m in held if m is not None]
+        return [[n, digest([p.detach() for p in params])] for n, params in held if params]
 
     # ---- copies that the script averages ---------------------------------------------------------
 
@@ -166,7 +167,7 @@ class Held:
 
     def parameters(self):
         tensors = [ref() for ref in self.refs]
-        return [] if None in map(type, tensors) else tensors
+        return [] if any(tensor is None for tensor in tensors) else tensors
 
 
 class Twin:
