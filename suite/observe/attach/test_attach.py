@@ -588,18 +588,21 @@ def again_with_hooks(context):
 def again_with_attention(context):
     if VERSION < (2, 3):
         return
-    _, named = again(context.both("attends"))
-    for name in ("read.weight", "write.weight"):
-        # bf16 keeps 8 bits, and no product here has more than 16 terms: other masks miss by far
-        assert off(named, name) <= 2.0**-4 * float(named["again/f64/" + name].norm()), name
+    for job, prefix in (("attends", ""), ("attends_again", "inner.")):
+        metadata, named = again(context.both(job))
+        assert "again_dropped" not in metadata, metadata
+        for name in (prefix + "read.weight", prefix + "write.weight"):
+            # bf16 keeps 8 bits, and no product here has more than 16 terms: other masks miss by far
+            assert off(named, name) <= 2.0**-4 * float(named["again/f64/" + name].norm()), name
 
 
 @test
-def again_with_attention_computed_again(context):
+def again_with_other_masks_in_backward(context):
     if VERSION < (2, 3):
         return
     why = "attention that drops is computed again in backward"
-    _, named = again(context.both("attends_again"), done=why)
+    metadata, named = again(context.both("attends_otherwise"), done=why)
+    assert metadata["again_dropped"].startswith("test_jobs.py:"), metadata
     assert not any(name.startswith("again/") for name in named)
 
 
@@ -623,7 +626,7 @@ def again_with_noise(context):
 def again_with_noise_computed_again(context):
     if VERSION < (2, 1):
         return
-    again(context.both("noisy_again"), done="random numbers are drawn again in backward")
+    again(context.both("noisy_again"), "inner.0.weight", "inner.0.bias", "inner.2.bias")
 
 
 @test

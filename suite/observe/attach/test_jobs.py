@@ -929,14 +929,14 @@ class Attends(nn.Module):
 
 
 class AttendsAgain(nn.Module):
-    def __init__(self):
+    def __init__(self, keeps=True):
         super().__init__()
-        self.inner = Attends()
+        self.inner, self.keeps = Attends(), keeps
 
     def forward(self, x):
         from torch.utils.checkpoint import checkpoint
 
-        return checkpoint(self.inner, x, use_reentrant=False)
+        return checkpoint(self.inner, x, use_reentrant=False, preserve_rng_state=self.keeps)
 
 
 def attend_in_half(losses, model):
@@ -956,6 +956,12 @@ def attends(losses):
 def attends_again(losses):
     """The same, computed again in backward."""
     return attend_in_half(losses, AttendsAgain())
+
+
+@job
+def attends_otherwise(losses):
+    """The same, with other masks in backward."""
+    return attend_in_half(losses, AttendsAgain(keeps=False))
 
 
 class Noisy(nn.Module):

@@ -444,6 +444,23 @@ static void judge_functions(const ls_samples *samples, int rank, ls_observe_find
     }
 }
 
+/* The copy's backward began with the job's state of the generators, and met none of its forward's.
+ */
+static void judge_dropped(const ls_samples *samples, int rank, ls_observe_finding *out)
+{
+    const char *at = ls_dumpfile_text(samples->file[rank], "again_dropped", "");
+    if (at[0] != '\0') {
+        ls_finding_set(out, LS_FAIL, at,
+                       "a checkpoint that does not restore the state of the generators: the "
+                       "gradient is of other activations than the loss",
+                       "leave out preserve_rng_state=False, or drop nothing in what is computed "
+                       "again",
+                       "step %lld, rank %d: activations that backward computes again are dropped "
+                       "by other masks than in the forward",
+                       (long long)samples->number, rank);
+    }
+}
+
 /* Statistics do not add up over layers as gradients do: the bound of a small tensor. */
 static void judge_statistics(const ls_samples *samples, int rank, const ls_network *network,
                              ls_observe_finding *out)
@@ -626,6 +643,7 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
         }
         for (int k = 0; k < samples.world; k++) { /* what may be meant comes after what may not */
             if (samples.file[k] != NULL) {
+                judge_dropped(&samples, k, out);
                 judge_functions(&samples, k, out);
                 judge_outputs(&samples, k, out);
                 ls_text_put(all.excluded, sizeof all.excluded, "%s",

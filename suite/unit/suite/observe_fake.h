@@ -138,6 +138,7 @@ typedef enum fake_fault {
     FAULT_HOOKED,     /* FAULT_BACKWARD of a hook */
     FAULT_CLIPPED,    /* a hook clips what autograd gave */
     FAULT_CHANGED,    /* a hook on an output */
+    FAULT_DROPPED,    /* a checkpoint draws again */
     FAULT_EXCLUDED,   /* one tensor is used outside, too */
     /* precision */
     FAULT_HALF,  /* parameters in bf16 */
@@ -591,6 +592,9 @@ static inline void fake_write_samples(const fake_state *s, int step, int rank)
     }
     if (fake_is(s, FAULT_CHANGED)) {
         ls_safetensors_metadata(w, "again_changed", "an output of net");
+    }
+    if (fake_is(s, FAULT_DROPPED)) {
+        ls_safetensors_metadata(w, "again_dropped", "net.py:24");
     }
     if (fake_is(s, FAULT_EXCLUDED)) {
         ls_safetensors_metadata(w, "again_excluded", "%s", fake_name[2]);

@@ -285,6 +285,7 @@ static const struct {
     {SCALED(FAULT_CLIPPED, 128), "gradient.again", CALLS_HINT,
      "while a loss scale of 128 multiplies it; 3 of 3 tensors are off"},
     {PLAIN(FAULT_CHANGED), "gradient.again", LS_WEAK, "output of net"},
+    {PLAIN(FAULT_DROPPED), "gradient.again", LS_FAIL, "by other masks than in the forward"},
     {PLAIN(FAULT_EXCLUDED), "gradient.again", LS_PASS,
      "4 gradients compared with FP64; nearest to its limit is fc.weight, off by 2.5e-07 of itself "
      "(limit 0.031); used also outside the modules that ran again, and not compared: head.weight"},

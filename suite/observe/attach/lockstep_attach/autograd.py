@@ -18,6 +18,9 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
+        self.returns = (
+            0  # calls of torch.autograd.grad that run: parameters do not get what it makes
+        )
         self.division = None  # where the script's text divides its loss
         self.regions = set()  # (device type, place) of autocast regions that the models are not in
         # [a parameter of its own, its value]: whether casts are of earlier weights
@@ -29,6 +32,7 @@ class Autograd:
         count = self.hub.thin.counting(self.hub.thin.backward)
         enter, leave = self._enter_backward, self._leave_backward
         self.hub.wrap(torch.autograd, "backward", enter, leave, count=count)
+        self.hub.wrap(torch.autograd, "grad", self._enter_grad, self._leave_grad)
         self.hub.wrap(torch.amp.autocast_mode.autocast, "__init__", self._enter_region)
         hooks = torch.autograd.graph.saved_tensors_hooks
         self.hub.wrap(hooks, "__enter__", self._enter_saved)
@@ -37,6 +41,15 @@ class Autograd:
         for name, enter in enters.items():
             if self.hub.wrap(clip, name, enter, self._leave_clip):
                 setattr(torch.nn.utils, name, getattr(clip, name))
+
+    def _enter_grad(self, args, kwargs):
+        """A checkpoint of the script's own may call it in its backward."""
+        self.hub.scalers.before_grad(args, kwargs)
+        self.returns += 1
+        return True
+
+    def _leave_grad(self, note, args, kwargs, result, error):
+        self.returns -= 1 if note else 0
 
     def _enter_saved(self, args, kwargs):
         """Hooks of the user's for what graphs keep: reading it would call them."""

@@ -18,6 +18,9 @@ class Dropped:
         self.masks = []
         self.attention = []  # Attention, in order
         self.put_back = None
+        # of the copy's forward: state of the generators before a call: (mask, type) or Attention
+        self.at = {}
+        self.places = {}  # of the copy's forward: shape: where the script last called for it
 
 
 class Attention:
@@ -43,6 +46,19 @@ def _in_place(hub, dropout, attention):
         switch.use = prior
         if own is not None:
             setattr(functional, NAME, own)
+
+
+def _state(again):
+    """Of torch's generators. A backward that computes activations again begins with the forward's,
+    and so meets the same states at the same calls.
+    """
+    cpu, devices = again.random()[:2]
+    return tuple(bytes(state.tolist()) for state in (cpu, *devices.values()))
+
+
+def _masked(input, mask, p):
+    """In forward and backward the same operations: both keep the same tensors, in one order."""
+    return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
 
 
 def _drops(args, kwargs):
@@ -83,12 +99,13 @@ def watch(again, dropped, autocast):
 def _kept(again, attention, drops, noted):
     """Which elements attention kept: with equal weights everywhere and columns of the identity as
     values it returns them. Shapes, type and device are the job's, so that the same kernel draws.
+    Its last call leaves the generators as the job's left them.
     """
     torch = again.hub.torch
     columns, width = noted.key[-2], noted.query[-1]
     options = {"dtype": noted.dtype, "device": noted.device}
     query, key = torch.zeros(noted.query, **options), torch.zeros(noted.key, **options)
-    kept, now = [], again.random()
+    kept = []
     for first in range(0, columns, width):
         count = min(width, columns - first)
         value = torch.zeros(columns, width, **options)
@@ -97,7 +114,6 @@ def _kept(again, attention, drops, noted):
         with torch.no_grad():
             out = attention(query, key, value.expand(noted.key), None, *drops)
         kept.append(out[..., :count] != 0)
-    again.set_random(now)
     return torch.cat(kept, -1)
 
 
@@ -131,32 +147,51 @@ def _attend(again, attention, noted, args, kwargs):
 
 @contextlib.contextmanager
 def drawn_once(again, record):
-    """Around the copy's backward: where it computes activations again, the order does not say what
-    they dropped. From f32 on a CPU they draw alike in FP64. Of a model that torch.compile calls the
+    """Around the copy's backward: where it computes activations again, they drop what they dropped
+    in its forward. Where it does not begin with the forward's state of the generators, it draws as
+    the job's did, which from f32 on a CPU is alike in FP64. Of a model that torch.compile calls the
     copy is not compiled: where the two give other gradients is said by the rule.
     """
+    torch = again.hub.torch
     dropout = again.hub.dropout.original
-    attention = getattr(again.hub.torch.nn.functional, NAME, None)
+    attention = getattr(torch.nn.functional, NAME, None)
+    at, draws_alike = record.dropped.at, record.exact and record.on_cpu
 
-    def no_dropout(input, p=0.5, training=True, inplace=False):
-        if training and p > 0:
-            raise Reason("activations with dropout are computed again in backward")
-        return dropout(input, p, training, inplace)
+    def tell_of_others(tensor):
+        if not record.model.compiled and torch.is_grad_enabled() and tensor.requires_grad:
+            place = record.dropped.places.get(tensor.shape) or again.hub.places.here()
+            again.hub.steps.detail.again_told.setdefault("again_dropped", place)
 
-    def no_attention(*args, **kwargs):
-        if _drops(args, kwargs):
-            raise Reason("attention that drops is computed again in backward")
-        return attention(*args, **kwargs)
-
-    def redrawn(input, p=0.5, training=True, inplace=False):
-        if training and p > 0:
+    def same_dropout(input, p=0.5, training=True, inplace=False):
+        if not training or p == 0:
+            return input
+        if record.model.compiled:
             again.hub.steps.detail.again_told["again_redrawn"] = "dropout"
-        return dropout(input, p, training, inplace)
+        mask, drawn_in = at.get(_state(again), (None, torch.float32))
+        if mask is None:
+            tell_of_others(input)
+        if mask is None and not draws_alike or mask is not None and mask.shape != input.shape:
+            raise Reason("activations with dropout are computed again in backward")
+        ones = torch.ones(input.shape, dtype=drawn_in, device=input.device)
+        drawn = dropout(ones, p, True) != 0
+        return _masked(input, drawn if mask is None else mask, p)
 
-    drops = record.dropped.masks or record.dropped.attention
-    refuses = drops and not (record.exact and record.on_cpu)
-    others = (redrawn if record.model.compiled else None, None)
-    with _in_place(again.hub, *((no_dropout, no_attention) if refuses else others)):
+    def same_attention(*args, **kwargs):
+        if not _drops(args, kwargs):
+            return attention(*args, **kwargs)
+        noted = at.get(_state(again))
+        query, key = given(args, kwargs, "query", 0), given(args, kwargs, "key", 1)
+        if noted is None:
+            tell_of_others(query)
+        if noted is None and not draws_alike:
+            raise Reason("attention that drops is computed again in backward")
+        if noted is None:
+            noted = Attention(again.random(), torch.float32, query, key)
+        return _attend(again, attention, noted, args, kwargs)
+
+    dropped = record.dropped
+    kept = same_dropout if dropped.masks else None
+    with _in_place(again.hub, kept, same_attention if dropped.attention else None):
         yield
 
 
@@ -175,9 +210,12 @@ def repeated(again, dropped):
         if not training or p == 0:
             return input
         # draws as the job did, for whatever draws next, and for what was 0 before
+        state = _state(again)
         drawn = dropout(torch.ones(input.shape, dtype=drawn_in, device=input.device), p, True) != 0
         mask = torch.where(input == 0, drawn, mask)
-        return input * mask.to(input.dtype) * (1 / (1 - p) if p < 1 else 0)
+        dropped.at[state] = mask, drawn_in
+        dropped.places[input.shape] = again.hub.places.here()
+        return _masked(input, mask, p)
 
     def same_attention(*args, **kwargs):
         if not _drops(args, kwargs):
@@ -185,6 +223,8 @@ def repeated(again, dropped):
         noted = next(calls, None)
         if noted is None:
             raise Reason("attention was called otherwise in the copy")
+        dropped.at[_state(again)] = noted
+        dropped.places[torch.Size(noted.query)] = again.hub.places.here()
         return _attend(again, attention, noted, args, kwargs)
 
     kept = same_dropout if dropped.masks else None

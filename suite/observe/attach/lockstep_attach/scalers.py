@@ -40,7 +40,6 @@ class Scalers:
         wrap(kind, "step", self._enter_step, self._leave_step)
         wrap(kind, "update", self._enter_update, self._leave_update)
         wrap(kind, "get_scale", self._enter_get)
-        wrap(self.hub.torch.autograd, "grad", self._enter_grad)
 
     def kind(self):
         """The class that defines the methods: since 2.3 one whose subclasses the others are."""
@@ -180,7 +179,7 @@ class Scalers:
             self.read = script_text.scale_read(places.here(), places.work) is not None
         return self.scaling and not self.read
 
-    def _enter_grad(self, args, kwargs):
+    def before_grad(self, args, kwargs):
         """torch.autograd.grad with a graph, of a scaled loss: to be divided by the scale before a
         loss is made of it.
         """
