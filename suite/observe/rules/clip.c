@@ -648,6 +648,7 @@ typedef struct changes {
     char first[160];
     const char *at;
     int tensors, here; /* here: of the last rank and step */
+    int within;        /* used before the backward pass that gave them had ended */
 } changes;
 
 /* Whether b = factor * a, each product rounded. */
@@ -727,6 +728,7 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     bool seen = before->v != NULL && (unscaled || used.v != NULL);
     all->tensors += seen;
     all->here += seen;
+    all->within += reduced.v == NULL && grad.v == NULL && clipped.v == NULL && used.v != NULL;
     if (unscaled && before->v != NULL && before->count == grad.count &&
         !ls_samples_overflow(before)) {
         double inverse = (float)(1 / c->scale);
@@ -838,6 +840,10 @@ void ls_rules_optimizer_unscaled(const ls_observe_trace *trace, ls_observe_findi
                        "the script reduces gradients by itself, between backward and step");
     } else {
         report_changes(trace, &all, out);
+    }
+    if (all.tensors == 0 && all.within > 0) {
+        ls_verdict_set(&out->verdict, LS_SKIP,
+                       "optimizers step within the backward pass: nothing comes between");
     }
     ls_finding_close(out, all.tensors, LS_WEAK, "no detailed step with a gradient of a step taken",
                      "%d gradients of detailed steps %s", all.tensors,

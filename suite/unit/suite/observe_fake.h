@@ -107,6 +107,7 @@ typedef enum fake_fault {
     FAULT_UNSCALED_TWICE,
     FAULT_ZEROED,
     FAULT_FACTOR, /* the script divides by three: allowed, not judged */
+    FAULT_WITHIN, /* no FAULT: steps in hooks of the backward pass */
     FAULT_UNCLIPPED,
     FAULT_OTHER_NORM,
     FAULT_LOST_PARAM,
@@ -544,7 +545,9 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     }
     fake_add(w, "local", t, "", LS_F64, x->local, n);
     fake_add(w, "local_abs", t, "", LS_F64, x->sizes, n);
-    fake_add(w, "reduced", t, "", LS_F32, x->reduced, n);
+    if (!fake_is(s, FAULT_WITHIN)) {
+        fake_add(w, "reduced", t, "", LS_F32, x->reduced, n);
+    }
     if (s->job->scale != 0) {
         fake_add(w, "grad", t, "", LS_F32, x->grad, n);
     }

@@ -452,6 +452,7 @@ static const struct {
     {JOB(FAULT_HALF, "adamw", 2, 1, 0, 0, NULL, "bf16"), "precision.updates", LS_PASS, "bf16"},
     {PLAIN(FAULT_NONE), "precision.updates", LS_SKIP, ""},
     {PLAIN(FAULT_NONE), "optimizer.step", LS_PASS, "1248 elements in 4 steps of ranks recomputed"},
+    {ALONE(FAULT_WITHIN, "sgd"), "optimizer.unscaled", LS_SKIP, "nothing comes between"},
     {PLAIN(FAULT_NONE), "optimizer.unscaled", LS_PASS,
      "12 gradients of detailed steps are used as"},
     {SCALED(FAULT_NONE, 64), "optimizer.unscaled", LS_PASS,
