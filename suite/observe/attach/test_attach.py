@@ -944,6 +944,18 @@ def weights_put_in_and_branches_that_choose(context):
     assert last["param"] == last["param_next"], last
 
 
+@test
+def weights_put_in_by_one_rank(context):
+    result = context.both("put_in_by_one")
+    check_schema(result)
+    for rank in (0, 1):
+        steps = result.events(rank, "step")
+        moved = [step.get("moved", False) for step in steps]
+        assert moved == [False] * 3 + [rank == 0], (rank, moved)
+    digests = [result.events(rank, "step")[-1]["digest"]["param"] for rank in (0, 1)]
+    assert digests[0] != digests[1]
+
+
 CHOOSES = """
 import torch
 torch.manual_seed(0)

@@ -208,8 +208,16 @@ static int64_t last_step(const ls_observe_trace *trace)
 typedef struct compared {
     int64_t steps, of; /* those with digests of anything, and all */
     int64_t last;      /* the last one whose digests are equal; 0: none */
+    int64_t put_in;    /* the last one behind which one rank put other parameters in; 0: none */
     ls_split split;    /* the first one whose digests differ */
 } compared;
+
+/* Between the step and its digests one of the two ranks alone changed parameters: rank 0 puts
+ * averaged weights in to save them, say. If they stay in, the next step differs. */
+static bool moved_alone(const ls_observe_trace *trace, int64_t n, int a, int b)
+{
+    return ls_trace_step(&trace->rank[a], n)->moved != ls_trace_step(&trace->rank[b], n)->moved;
+}
 
 static compared compare_steps(const ls_observe_trace *trace, ls_record_digest which)
 {
@@ -222,6 +230,10 @@ static compared compare_steps(const ls_observe_trace *trace, ls_record_digest wh
         for (int k = 0; k < trace->world && c.split.step == 0; k++) {
             const char *digest = ls_trace_digest(ls_trace_step(&trace->rank[k], n), which);
             if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
+                if (which == LS_RECORD_PARAM && moved_alone(trace, n, a, k)) {
+                    c.put_in = n;
+                    break;
+                }
                 c.split = (ls_split){n, a, k};
             }
             known += digest != NULL;
@@ -434,16 +446,18 @@ static void pass_steps(const ls_observe_trace *trace, const compared *c, const c
     } else if (c->steps == 0) {
         LS_TEXT(what, 80, "no step has digests of the %s on all ranks", word);
         ls_finding_missing(trace, what, out);
-    } else if (c->last < last) {
+    } else if (c->last < last && c->put_in != last) {
         ls_verdict_set(&out->verdict, LS_WEAK,
                        "equal on %d ranks after %lld of %lld steps, up to step %lld: of step %lld, "
                        "the last one, not all ranks have digests",
                        trace->world, (long long)c->steps, (long long)c->of, (long long)c->last,
                        (long long)last);
     }
-    ls_verdict_pass(&out->verdict, c->steps,
-                    "equal on %d ranks after %lld of %lld steps, the last among them", trace->world,
-                    (long long)c->steps, (long long)c->of);
+    LS_TEXT(put_in, 120, "up to step %lld: behind the last one, some ranks alone put other %s in",
+            (long long)c->last, word);
+    ls_verdict_pass(&out->verdict, c->steps, "equal on %d ranks after %lld of %lld steps, %s",
+                    trace->world, (long long)c->steps, (long long)c->of,
+                    c->last < last ? put_in : "the last among them");
 }
 
 static bool is_held(const ls_observe_rank *rank, const char *name)

@@ -519,6 +519,7 @@ CALLS_TEST(other_orders_are_judged, ends)
     "F b O Z; 0: F b O Z; 2: F b O "                                 \
     "Z;" OFF("1", "{\"buffer\":\"9\"}")
 #define OFF(rank, digests) rank ": <\"digest\":" digests ",> F b O Z;"
+#define PUT_IN "0: <\"moved\":true,\"digest\":{\"param\":\"9\"},> F b O Z; 1: F b O Z;"
 #define HEAD(rank, digest)                                                                     \
     rank ": "                                                                                  \
          "{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"at\":\"train.py:6\",\"name\":" \
@@ -558,6 +559,17 @@ static const calls_row replicas[] = {
     {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
      "replicas.step", LS_FAIL, "between steps 1 and 3 ranks 0 and 1 hold different parameters"},
     {"!;" TRAINED "3x F b O Z", "replicas.step", LS_PASS, "equal on 2 ranks after 3 of 3 steps"},
+    /* rank 0 puts other parameters in behind a step; both do, or nothing does */
+    {"!;" TRAINED "2x F b O Z;" PUT_IN, "replicas.step", LS_PASS,
+     "after 2 of 3 steps, up to step 2: behind the last one, some ranks alone put other "
+     "parameters in"},
+    {"!;" TRAINED "2x F b O Z;" PUT_IN "F b O Z", "replicas.step", LS_PASS, "after 3 of 4"},
+    {"!;" TRAINED "F b O Z;" PUT_IN OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
+     LS_FAIL, "ranks 0 and 1 hold different parameters"},
+    {"!;" TRAINED "2x F b O Z;"
+     "0: <\"moved\":true,\"digest\":{\"param\":\"9\"},> F b O Z;"
+     "1: <\"moved\":true,\"digest\":{\"param\":\"8\"},> F b O Z",
+     "replicas.step", LS_FAIL, "after step 3"},
     /* a model that is outside, trained or not */
     {"!;" HEADS TRAINS("\"fc.weight\",\"m1.w\"") "F b O Z", "replicas.start", LS_FAIL,
      "rank 2 starts with other values than rank 0 in 1 of Head's parameters: m1.w | this model is "

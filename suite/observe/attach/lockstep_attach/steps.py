@@ -102,6 +102,7 @@ class Step:
         self.counted = False  # a call was only counted off (thin.py)
         self.digest = None  # taken before the step was closed
         self.saved = None  # taken at the last save since the step
+        self.moved = False  # something else than its optimizers changed parameters before that
         self.spent = {"data": 0, "forward": 0, "backward": 0, "optimizer": 0}
 
 
@@ -228,6 +229,7 @@ class Steps:
             return
         self.turns += 1
         if self.thinned.take(self.turns):
+            self.now.moved = self.hub.still.is_other()
             self.now.digest = self._digest()
 
     def saving(self):
@@ -236,7 +238,7 @@ class Steps:
         """
         self.hub.shadows.leave()
         if self.now.asked:
-            self.now.saved = self._digest()
+            self.now.saved = self._digest(), self.hub.still.is_other()
 
     def before_forward(self, training, grad):
         """A forward of a known model comes: the first one of the next step closes this one."""
@@ -329,10 +331,13 @@ class Steps:
         samples = self.detail.close(step)
         event = self._event(step, samples)
         early = step.digest is not None
-        step.digest = step.digest or (step.saved if last else None)
+        if last and not early:
+            step.digest, step.moved = step.saved or (None, hub.still.is_other())
         last = last or step.number == hub.settings.steps
         if early or last or step.detail or self.turned or self.thinned.take(step.number):
             event["digest"] = step.digest or self._digest()
+            if step.moved:
+                event["moved"] = True
         self.turned = early
         spent = dict(total=total, **step.spent, instrument=hub.own_ns - self.own_before)
         event["ms"] = {key: round(ns / 1e6, 3) for key, ns in spent.items()}

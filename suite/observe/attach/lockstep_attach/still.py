@@ -77,15 +77,18 @@ class Still:
         if self.pending is not None:
             if self.pending[0] is model:
                 self._put_validated(param_next=self._weights(model))
-        elif self.stepped_to is not None and self.quiet < QUIET:
+        elif self.validations > 0 and self.stepped_to is not None and self.quiet < QUIET:
             self.quiet = self.quiet + 1 if self._is_as_stepped() else VALIDATIONS * QUIET
         self.stepped_to = None
 
     # ---- what the script puts into the model before eval() ---------------------------------------
 
     def keeps(self):
-        """Whether elements are kept behind steps: from the first validation on."""
-        return 0 < self.validations < VALIDATIONS and self.quiet <= QUIET
+        """Whether elements are kept behind steps: from the first validation on, and where ranks'
+        parameters are compared.
+        """
+        validates = 0 < self.validations < VALIDATIONS and self.quiet <= QUIET
+        return validates or (self.hub.world or 1) > 1
 
     def stepped(self, optimizer):
         known = self.hub.optimizers.known(optimizer)
@@ -110,11 +113,17 @@ class Still:
         like = now is not None and now.dtype is own.dtype and now.device == own.device
         return like and self.hub.torch.equal(now, own)
 
+    def is_other(self):
+        """The parameters are no longer those that the step's optimizer left: averaged weights are
+        put in to be validated or saved, say.
+        """
+        return self.stepped_to is not None and not self._is_as_stepped()
+
     def _is_moved(self, model):
         """Something moved the model's parameter behind the optimizer, and no collective has come:
         ranks may have averaged their weights.
         """
-        if self.stepped_to is None or self.quiet > QUIET:
+        if self.validations < 2 or self.stepped_to is None or self.quiet > QUIET:
             return False
         entry = self.hub.models.entry_of(self.param())
         if entry is None or entry.model != model.index:
