@@ -451,8 +451,10 @@ def alike_steps_are_shortened(context):
 
 @test
 def steps_behind_changes_are_detailed(context):
-    from lockstep_attach.steps import CHANGES, Schedule
+    from lockstep_attach.steps import CHANGES, Schedule, _cuts
 
+    clips = [{}, {"norm": 1.0, "limit": 1.0}, {"norm": 2.0, "limit": 1.0}, {"norm": None}]
+    assert [_cuts(call) for call in clips] == [False, False, True, False]
     schedule, taken = Schedule(1000), []
     for number in range(1, 700):
         if schedule.take(number):

@@ -378,7 +378,7 @@ class Steps:
         return True
 
     def _shape(self, step):
-        calls = {tuple(map(call.get, SHAPE)) for call in step.calls}
+        calls = {(*map(call.get, SHAPE), _cuts(call)) for call in step.calls}
         return hash((frozenset(calls), frozenset(step.changed), self.hub.models.shape()))
 
     def _event(self, step, samples):
@@ -415,3 +415,9 @@ class Steps:
             "state": digests.digest(self.hub.optimizers.all_state()),
             "buffer": digests.digest(models.all_buffers()),
         }
+
+
+def _cuts(call):
+    """Whether a clip changes gradients, where the host knows their norm."""
+    norm, limit = call.get("norm"), call.get("limit")
+    return isinstance(norm, float) and limit is not None and norm > limit
