@@ -231,16 +231,27 @@ static const ls_tol almost_all =
 static const ls_tol whole =
     LS_TOL(0.9, "of the data set, drawn once by all ranks: a sampler may drop its last batches");
 
-/* Of all ranks' passes that were trained on, or of those that began at one place and were not. */
-static ls_contents gather(const ls_observe_trace *trace, const char *at)
+static bool are_as_long(const ls_event *a, const ls_event *b)
+{
+    return ls_event_number(a, length, NAN) == ls_event_number(b, length, NAN);
+}
+
+/* Both begin at one place. A library's one place begins the passes over all of its data sets. */
+static bool are_same_place(const ls_event *a, const ls_event *b)
+{
+    return ls_event_same(a, b, at) && are_as_long(a, b);
+}
+
+/* Of all ranks' passes that were trained on, or of those of one place that were not. */
+static ls_contents gather(const ls_observe_trace *trace, const ls_event *validation)
 {
     ls_contents all = {0};
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
-            if (at == NULL
+            if (validation == NULL
                     ? ls_pass_is_trained(data)
-                    : !ls_pass_is_trained(data) && strcmp(at, ls_event_text(data, at, "")) == 0) {
+                    : !ls_pass_is_trained(data) && are_same_place(data, validation)) {
                 ls_pass_contents_add(&all, data);
             }
         }
@@ -254,13 +265,19 @@ static bool same_length(const ls_observe_trace *trace, const ls_event *validatio
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
-            if (ls_pass_is_trained(data) &&
-                ls_event_number(data, length, NAN) == ls_event_number(validation, length, NAN)) {
+            if (ls_pass_is_trained(data) && are_as_long(data, validation)) {
                 return true;
             }
         }
     }
     return false;
+}
+
+/* A pass over training data that ends early, e.g. to build the model from a batch. */
+static bool is_look(const ls_observe_trace *trace, const ls_event *pass)
+{
+    return same_length(trace, pass) && trace->world * ls_event_number(pass, count, 0) <
+                                           whole.value * ls_event_number(pass, length, NAN);
 }
 
 /* The job went through all of the data that it trains on, once at least: else a look at training
@@ -300,7 +317,7 @@ static bool is_first(const ls_observe_trace *trace, int rank, const ls_event *va
             if (data == validation) {
                 return true;
             }
-            if (!ls_pass_is_trained(data) && ls_event_same(data, validation, at)) {
+            if (!ls_pass_is_trained(data) && are_same_place(data, validation)) {
                 return false;
             }
         }
@@ -312,7 +329,7 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
                         const ls_contents *training, int *compared, ls_observe_finding *out)
 {
     const char *at = ls_event_text(validation, at, "");
-    ls_contents held = gather(trace, at);
+    ls_contents held = gather(trace, validation);
     int of, common = ls_pass_contents_common(&held, training, &of);
     ls_pass_contents_free(&held);
     if (of < few.value) {
@@ -346,7 +363,7 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
     for (int k = 0; k < trace->world; k++) {
         const ls_event *data;
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
-            if (!ls_pass_is_trained(data) && is_first(trace, k, data)) {
+            if (!ls_pass_is_trained(data) && !is_look(trace, data) && is_first(trace, k, data)) {
                 ls_observe_finding one = {0};
                 judge_place(trace, data, &training, &compared, &one);
                 ls_calls_keep_worst(out, &one);

@@ -128,6 +128,10 @@ static const struct {
     {RANK(TRAIN(160, 0, 2, 80, 0), VAL(160, 0, 2, 80, 0)),
      RANK(TRAIN(160, 1, 2, 80, 1), VAL(160, 1, 2, 80, 1)), "data.held_out", LS_WEAK,
      "training score"},
+    /* a first batch builds the model, at the place of all passes: no validation */
+    {RANK(VAL(160, 0, 1, 40, 0), TRAIN(160, 0, 2, 80, 0), VAL(40, 160, 1, 40, 0)),
+     RANK(VAL(160, 0, 1, 40, 1), TRAIN(160, 1, 2, 80, 1), VAL(40, 160, 1, 40, 1)), "data.held_out",
+     LS_PASS, "40 samples of validations are not trained on |"},
     /* half of the data trained on so far */
     {RANK(TRAIN(160, 0, 1, 40, 0), VAL(150, 0, 1, 80, 0)),
      RANK(TRAIN(160, 40, 1, 40, 1), VAL(150, 80, 1, 80, 1)), "data.held_out", LS_WEAK,
