@@ -367,6 +367,7 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
 
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
+    int several;        /* of them, those that have two at least; the others' loss is divided */
     int twice;          /* of them, those whose losses are divided by their number squared */
     int whole, shorter; /* divided by their number; by a larger one */
     int most;           /* of those that are divided by their number */
@@ -406,6 +407,7 @@ static void add_step(const ls_samples *samples, micro *m)
                     : ls_factor_is_near(factor * f.share, 1) ? 1
                                                              : NAN;
     m->steps++;
+    m->several += f.micro > 1;
     m->unknown += isnan(weight);
     /* A library that counts tokens over all ranks multiplies by their number. */
     bool of_ranks = by_library(&f) && ls_factor_is_near(weight, (double)f.micro * samples->world);
@@ -420,7 +422,7 @@ static void add_step(const ls_samples *samples, micro *m)
         m->tail = f;
     }
     m->clips = m->clips || ls_trace_find(samples->step[0], LS_CALL_CLIP, 0) >= 0;
-    m->last = f;
+    m->last = f.micro > 1 || m->several == 0 ? f : m->last;
     if (samples->world == 1) { /* else reduction.mean does */
         ls_factor_judge_weights(&f, &m->weights);
     }
@@ -430,7 +432,7 @@ static void judge(const micro *m, ls_observe_finding *out)
 {
     const ls_factor *f = &m->last;
     bool library = by_library(f);
-    if (m->summed == m->steps) {
+    if (m->summed == m->steps && m->several > 0) {
         ls_verdict_set(&out->verdict, library ? LS_FAIL : LS_WEAK,
                        "step %lld: the gradients of %d micro-steps are summed: neither their "
                        "losses nor the sum is divided by their number%s",
@@ -494,7 +496,7 @@ void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding 
     if (out->verdict.code == LS_FAIL) {
         return;
     }
-    if (m.steps == 0) {
+    if (m.steps == 0 || (m.several == 0 && m.whole == m.steps)) {
         ls_verdict_set(&out->verdict, LS_SKIP, "no step of several micro-steps");
     } else if (m.unknown == m.steps) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
