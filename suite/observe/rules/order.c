@@ -1,5 +1,6 @@
 /* Whether the script makes its calls in an order that all ranks share and that torch's notes ask
  * for: collectives, steps, schedules. */
+#include <math.h>
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
@@ -469,6 +470,12 @@ static bool is_called_later(const ls_observe_rank *rank, const ls_call *first)
     return false;
 }
 
+/* The script begins each epoch with it, from a count of -1: it gives the first value. */
+static bool gives_first_value(const ls_call *call)
+{
+    return ls_event_number(call->json, epoch, NAN) <= 0;
+}
+
 /* The first call of a schedule before the first attempt to step; NULL: none. */
 static const ls_call *early_schedule(const ls_observe_rank *rank)
 {
@@ -477,7 +484,7 @@ static const ls_call *early_schedule(const ls_observe_rank *rank)
         if (ls_calls_is_attempt(call)) {
             return NULL;
         }
-        if (call->kind == LS_CALL_SCHEDULE && !is_by_value(call)) {
+        if (call->kind == LS_CALL_SCHEDULE && !is_by_value(call) && !gives_first_value(call)) {
             return call;
         }
     }
@@ -636,6 +643,21 @@ static int passes_after(const ls_observe_rank *rank, int64_t step)
     return count;
 }
 
+/* The rate of the first group changes after that step: a library asks the schedule for its values,
+ * and sets them itself. */
+static bool rate_changes(const ls_observe_rank *rank, int64_t after)
+{
+    double first = NAN;
+    ls_trace_each_step(step, rank) {
+        double rate = step->step->step > after ? step->step->lr : NAN;
+        if (!isnan(rate) && !isnan(first) && rate != first) {
+            return true;
+        }
+        first = isnan(first) ? rate : first;
+    }
+    return false;
+}
+
 static const ls_tol idle_passes =
     LS_TOL(2, "whole passes: a schedule of epochs is stepped after the first at the latest");
 static const ls_tol many_steps =
@@ -655,7 +677,7 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
             ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
             (passes < idle_passes.value && (double)after < many_steps.value) ||
-            (double)after < idle_steps.value) {
+            (double)after < idle_steps.value || rate_changes(rank, step)) {
             continue;
         }
         bool waits = ls_event_bool(event, stepped_if, false);

@@ -58,6 +58,12 @@ static const calls_row rows[] = {
      "order.schedule", LS_FAIL,
      "rank 0: StepLR.step() before the first optimizer.step(): the first value of the schedule is "
      "never used | scheduler.step() before optimizer.step() | train.py:27"},
+    {"F S B L{\"schedule\":0,\"epoch\":0} K P Z; 3x F S B "
+     "L{\"schedule\":0,\"lr\":[0.2],\"epoch\":1} K P Z",
+     "order.schedule", LS_PASS, "4 calls"}, /* from a count of -1 */
+    {"F S B L{\"schedule\":0,\"epoch\":1} K P Z; 3x F S B "
+     "L{\"schedule\":0,\"lr\":[0.2],\"epoch\":2} K P Z",
+     "order.schedule", LS_FAIL, "never used"},
     {"4x F S B K P Z F S B L{\"schedule\":0} F S B L{\"schedule\":0,\"lr\":[0.2]} K P Z",
      "order.schedule", LS_WEAK,
      "in 4 of 4 cases | the schedule is stepped with every batch, the optimizer with every 2"},
@@ -538,6 +544,9 @@ static const calls_row idle[] = {
      CALLS_HINT,
      "a StepLR is built and never stepped, in 8 steps and 2 whole passes | scheduler.step() is "
      "missing .. | train.py:8"},
+    {SCHEDULE("StepLR") "; 4x F S B K P Z; 4x <\"lr\":0.2,> F S B K P Z; " PASS_OF(
+         "1") "; " PASS_OF("5"),
+     "order.schedule", LS_SKIP, ""}, /* a library asks it for its values */
     {SCHEDULE("StepLR") "; 7x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule",
      LS_SKIP, ""},
     {SCHEDULE("StepLR") "; 50x F S B K P Z; " PASS_OF("1"), "order.schedule", LS_WEAK,
