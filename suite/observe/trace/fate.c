@@ -12,7 +12,9 @@ typedef struct walk {
     ls_fate now;        /* passes that may still be used: now.passes, 0: none */
     int first_lost;     /* of those since the last step, the first that was thrown away */
     bool stepped;       /* a step was asked for */
-    bool trains;        /* the last forward with autograd was in training mode, of no input's own */
+    bool trains;        /* a forward with autograd before this backward was in training mode, of no
+                           input's own */
+    bool begun;         /* a forward with autograd came since the last backward */
     const char *input;  /* of it */
     const ls_call *sum; /* a sum in half that the gradients go through */
 } walk;
@@ -64,10 +66,13 @@ static void see(walk *w, const ls_call *call, int64_t step, bool cleared)
         put(w, false, call->at);
     }
     if (kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) != 0) {
-        w->trains = ls_calls_is_training(call) && ls_calls_flag(call, input_grad) != 1;
+        bool trains = ls_calls_is_training(call) && ls_calls_flag(call, input_grad) != 1;
+        w->trains = trains || (w->begun && w->trains); /* a network behind another one's output */
+        w->begun = true;
         w->input = ls_calls_text(call, input);
     } else if (kind == LS_CALL_BACKWARD) {
         see_backward(w, call, step);
+        w->begun = false;
     } else if (kind == LS_CALL_CLIP && w->now.passes > 0 &&
                strcmp(ls_calls_text(call, how), "norm") == 0 && ls_event_has(call->json, norm)) {
         bool finite = isfinite(ls_event_number(call->json, norm, NAN));

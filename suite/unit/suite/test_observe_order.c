@@ -133,6 +133,10 @@ static const calls_row unused[] = {
      * mode; other places; an own scale that is lowered */
     {Y("1") Y("2") Y("3") G("1"), "gradient.used", LS_PASS, "1 backward passes"},
     {"3x " Y("9") G("1"), "gradient.used", LS_PASS, "3 backward passes"},
+    {"3x F{\"input\":\"1\"} F{\"input\":\"2\",\"input_grad\":true} b O Z", "gradient.used", LS_PASS,
+     "3 backward passes"}, /* two networks, one behind the other */
+    {"3x F{\"input\":\"2\",\"input_grad\":true} b O Z", "gradient.used", LS_WEAK,
+     "no training backward"},
     {"3x (" Y("1") Y("2") "O Z)", "gradient.used", LS_SKIP, "by itself"},
     {G("1") "F{\"training\":false} b Z{\"finite\":true} F b O Z", "gradient.used", LS_PASS, "2"},
     {G("1") "F b{\"at\":\"train.py:60\"} Z{\"finite\":true} F b O Z", "gradient.used", LS_PASS,
