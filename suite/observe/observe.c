@@ -172,17 +172,27 @@ int ls_observe_unused(const ls_observe_trace *trace)
     return ls_thrown_lost(trace);
 }
 
-/* What hid all forwards, or all steps, of a job: more of them would show no more; NULL: nothing. */
-static const char *hidden(const ls_observe_trace *trace)
+/* Why more steps, or more of them in detail, would show no more: "what (why)"; false: they may. */
+static bool is_hidden(const ls_observe_trace *trace, char *text, size_t bytes)
 {
     const ls_observe_rank *rank = &trace->rank[0];
     const ls_event *event = ls_event_at(ls_trace_events(rank, attach), 0);
+    bool forwards = false, details = false;
     ls_trace_each_step(step, rank) {
-        if (ls_trace_find(step, LS_CALL_FORWARD, 0) >= 0) {
-            return NULL;
+        details = details || (step->detail && step->step->step > 1);
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            forwards = forwards || ls_calls_is_training(call);
         }
     }
-    return event == NULL || !trace->attached ? NULL : ls_event_text(event, error, "");
+    bool closure = !details && ls_thrown_closure(trace);
+    if (event == NULL || !trace->attached || (forwards && !closure)) {
+        return false;
+    }
+    ls_text_put(text, bytes, "; %s (%s)",
+                closure ? "no step can be looked at in detail"
+                        : "no training forward of a known model was seen",
+                ls_event_text(event, error, ""));
+    return true;
 }
 
 void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *rule,
@@ -198,10 +208,10 @@ void ls_observe_judge_one(const ls_observe_trace *trace, const ls_observe_rule *
     }
     allow_join(trace, rule, &out->verdict);
     limit_to_what_was_read(trace, &out->verdict);
-    const char *why = out->verdict.code == LS_WEAK && out->advice[0] == '\0' ? hidden(trace) : NULL;
-    if (why != NULL) {
-        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
-                    "; no forward of a known model was seen (%s)", why);
+    char why[400];
+    if (out->verdict.code == LS_WEAK && out->advice[0] == '\0' &&
+        is_hidden(trace, why, sizeof why)) {
+        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence, "%s", why);
     } else if (out->verdict.code == LS_WEAK) { /* one that suspects something says what to change */
         ls_finding_blame(out, "", "%s", rule->show);
     }

@@ -596,15 +596,17 @@ static void judge_rank(const ls_samples *samples, int rank, tally *t)
 
 /* ---- two steps in one ------------------------------------------------------------------------ */
 
-/* The second call of an optimizer that no backward pass separates from its first; NULL: none, or
- * its gradients come from elsewhere (torch.func.grad). */
+/* The second call of an optimizer that neither a backward pass nor zero_grad() separates from its
+ * first; NULL: none, or its gradients come from elsewhere (torch.func.grad). */
 static const ls_call *second_call(const ls_observe_step *step, int optimizer)
 {
     int calls = 0;
     bool after = false; /* a backward pass */
     ls_trace_each_call(call, step) {
+        bool clears =
+            call->kind == LS_CALL_ZERO_GRAD && (call->model >= 0 || call->optimizer == optimizer);
         after = after || call->kind == LS_CALL_BACKWARD;
-        calls = call->kind == LS_CALL_BACKWARD ? 0 : calls;
+        calls = call->kind == LS_CALL_BACKWARD || clears ? 0 : calls;
         if (after && call->kind == LS_CALL_OPTIMIZER_STEP && call->optimizer == optimizer) {
             calls += call->times;
             if (calls > 1) {

@@ -607,10 +607,16 @@ static const calls_row replicas[] = {
     {"!;" TRAINED OWN_STEPS, "reduction.mean", LS_WEAK, ""},
 #undef AVERAGED
 #undef OWN_STEPS
+    /* a second step by one gradient, and by none */
+    {"!;" TRAINED "2x F b O O Z", "optimizer.step", LS_FAIL, "steps twice after one backward pass"},
+    {"!;" TRAINED "2x F b O Z O Z", "optimizer.step", LS_WEAK, "no detailed step"},
     /* more steps in detail would show no more */
     {"{\"event\":\"attach\",\"error\":\"backward came first\",\"quiet\":false}; 2x b O Z",
      "reduction.left", LS_WEAK,
-     "no forward of a known model was seen (backward came first) |  |  |"},
+     "no training forward of a known model was seen (backward came first) |  |  |"},
+    {"{\"event\":\"attach\",\"error\":\"backward came first\",\"quiet\":false}; 2x "
+     "F{\"grad\":false} b O Z",
+     "reduction.left", LS_WEAK, "no training forward of a known model was seen"},
     {"2x b O Z", "reduction.left", LS_WEAK, "| look at more steps in detail"},
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
      LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},
