@@ -26,6 +26,13 @@ def _count_wrong(fit):
     return len(fit[2])
 
 
+def _is_of_another(row, fits):
+    """Of a model no parameter of which is in the file: another one with equal names is, whole."""
+    places = [place for place, fit in enumerate(row) if fit is not None]
+    rest = [other[place] for other in fits if other is not row for place in places]
+    return any(fit is not None and not fit[1] and not fit[2] for fit in rest)
+
+
 class Contents:
     """What a file holds: `what` of its event, and the parts that are compared with the job."""
 
@@ -253,6 +260,8 @@ class Checkpoints:
         for model, row in zip(models, fits):
             known = [fit for fit in row if fit is not None]
             best = min(known, key=_count_wrong) if known else None
+            if best is not None and len(best[2]) >= best[0] and _is_of_another(row, fits):
+                continue
             # a file may hold weights of one of two models with equal names
             column = [other[row.index(best)] for other in fits] if best is not None else []
             if best is not None and best is min(filter(None, column), key=_count_wrong):
