@@ -188,9 +188,33 @@ ls_status ls_observe_run_record(const char *directory, const char *program, cons
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
-static ls_status explain_nothing(const char *directory)
+/* A process made backward passes, and nothing that is judged (attach/lockstep_attach/hub.py). The
+ * exit code is the job's own, but where what is not shown fails, too. */
+static ls_status explain_by_hand(const char *directory, ls_observe_headline *out)
+{
+    cJSON *run = NULL;
+    ls_observe_gate gate = {0};
+    LS_TEXT(path, PATH_MAX, "%s/run.json", directory);
+    LS_TRY(ls_json_read_file(path, &run));
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(run, "observed");
+    (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
+    cJSON_Delete(run);
+    *out = (ls_observe_headline){.correct = LS_CORRECT_NOT_SHOWN,
+                                 .code = gate.all ? LS_ERR_CHECK : LS_OK};
+    ls_log_note("%s: the job trains by hand: it makes backward passes, and no optimizer of "
+                "torch.optim, no DistributedDataParallel and no process group of several ranks. "
+                "Nothing was judged",
+                directory);
+    return LS_OK;
+}
+
+static ls_status explain_nothing(const char *directory, ls_observe_headline *out)
 {
     bool failed = false;
+    LS_TEXT(by_hand, PATH_MAX, "%s/jobs/observed/by_hand", directory);
+    if (access(by_hand, F_OK) == 0) {
+        return explain_by_hand(directory, out);
+    }
     for (int i = 0; i < 2; i++) { /* the folder has no events, but how its job ended */
         LS_TEXT(path, PATH_MAX, "%s/jobs/%s/job.json", directory, ls_observe_run_jobs[i]);
         cJSON *job = NULL;
@@ -435,7 +459,7 @@ ls_status ls_observe_run_judge(const char *directory, bool verbose, FILE *to,
     ls_observe_report report = {NULL, NULL, NULL};
     const char *job = choose_job(directory);
     if (job == NULL) {
-        return explain_nothing(directory);
+        return explain_nothing(directory, out);
     }
     if (is_thinned(directory, job)) {
         LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job);

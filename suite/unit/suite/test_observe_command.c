@@ -437,6 +437,11 @@ TEST(exit_codes)
 TEST(what_could_not_be_seen)
 {
     says(OBSERVE("sh", "-c", "exit 0")->said, "no process wrote events, so nothing was judged");
+    ended *by_hand = OBSERVE("sh", "-c", "touch \"$LS_OBSERVE_DIR/by_hand\"");
+    says(by_hand->said, "the job trains by hand");
+    ck_assert_int_eq(by_hand->code, 0);
+    by_hand = OBSERVE("--gate", "all", "--", "sh", "-c", "touch \"$LS_OBSERVE_DIR/by_hand\"");
+    ck_assert_int_eq(by_hand->code, 1);
     says(OBSERVE("sh", "-c", "exit 9")->said, "the job failed before a process had wrapped a ");
     says(OBSERVE("sh", "-c", COPY("still"))->said,
          "not seen: all ranks: made no step: no optimizer was asked to step");

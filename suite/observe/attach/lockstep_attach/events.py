@@ -1,5 +1,6 @@
 """The file of a rank: whole lines, each written at once; and the place of the user's own call."""
 
+import contextlib
 import fcntl
 import functools
 import inspect
@@ -352,6 +353,11 @@ class Writer:
         """An event that does not wait for those before it: the process may be killed any moment."""
         if self.file is not None and not self.closed:
             self._line(ENCODE(event))
+
+    def say_by_hand(self):
+        """The process made backward passes, and nothing that is judged: it has no events."""
+        with contextlib.suppress(OSError), open(os.path.join(self.directory, "by_hand"), "w"):
+            pass
 
     def flush(self):
         while self.queue:

@@ -407,6 +407,8 @@ class Hub:
             self.data.finish()
             self._cost()
             self.put("end", steps=self.steps.done, why=why)
+        elif self.autograd.passes > 0:
+            self.writer.say_by_hand()
         self.writer.close()
         self.steps.trail.close()
         self.quiet = True
