@@ -172,7 +172,18 @@ int ls_observe_unused(const ls_observe_trace *trace)
     return ls_thrown_lost(trace);
 }
 
-/* Why more steps, or more of them in detail, would show no more: "what (why)"; false: they may. */
+static bool is_in_parts(const ls_observe_rank *rank)
+{
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        if (rank->tensor_count == 0 && ls_event_int(model, parts, 0) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Why more steps, or more of them in detail, would show no more; false: they may. */
 static bool is_hidden(const ls_observe_trace *trace, char *text, size_t bytes)
 {
     const ls_observe_rank *rank = &trace->rank[0];
@@ -184,14 +195,15 @@ static bool is_hidden(const ls_observe_trace *trace, char *text, size_t bytes)
             forwards = forwards || ls_calls_is_training(call);
         }
     }
-    bool closure = !details && ls_thrown_closure(trace);
-    if (event == NULL || !trace->attached || (forwards && !closure)) {
+    bool closure = !details && ls_thrown_closure(trace), parts = is_in_parts(rank);
+    if (!trace->attached || (!parts && (event == NULL || (forwards && !closure)))) {
         return false;
     }
-    ls_text_put(text, bytes, "; %s (%s)",
-                closure ? "no step can be looked at in detail"
-                        : "no training forward of a known model was seen",
-                ls_event_text(event, error, ""));
+    ls_text_put(text, bytes,
+                parts     ? "; each rank holds a part of the parameters"
+                : closure ? "; no step can be looked at in detail (%s)"
+                          : "; no training forward of a known model was seen (%s)",
+                event == NULL ? "" : ls_event_text(event, error, ""));
     return true;
 }
 

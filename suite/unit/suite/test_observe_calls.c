@@ -618,6 +618,8 @@ static const calls_row replicas[] = {
      "F{\"grad\":false} b O Z",
      "reduction.left", LS_WEAK, "no training forward of a known model was seen"},
     {"2x b O Z", "reduction.left", LS_WEAK, "| look at more steps in detail"},
+    {"!\"params\":[],\"parts\":4,;2x F b O Z", "reduction.left", LS_WEAK,
+     "no detailed step after the first; each rank holds a part of the parameters |  |  |"},
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
      LS_UNSUPPORTED, "a model is replicated over 4 of 2 ranks: which, is not known"},
     {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"ZeroRedundancyOptimizer\",\"groups\":["
