@@ -532,8 +532,6 @@ def step_can_be_recomputed(context):
         expected = param - 0.05 * (0.9 * momentum + grad + 1e-4 * param)
         missed = (named["next/" + name].double() - expected).abs()
         assert bool((missed <= sgd_room(param, grad, momentum, expected)).all()), name
-        norm = named["norm/" + name]
-        assert norm.shape == (6,) and bool((norm[:4] >= 0).all()) and bool(norm[4:].isnan().all())
 
 
 @test

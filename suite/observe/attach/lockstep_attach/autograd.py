@@ -257,6 +257,7 @@ class Autograd:
     def _enter_clip(self, how, limit, kind, args, kwargs):
         self.before_change()
         hub = self.hub
+        hub.steps.detail.before_clip()
         limit = None if isinstance(limit, str) else hub.optimizers.value(limit)
         kind = "inf" if kind == float("inf") else kind
         members = {"limit": limit, "norm": None, "norm_type": kind, "params": None}

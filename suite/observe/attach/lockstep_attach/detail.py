@@ -5,7 +5,7 @@ import time
 
 from .samples import norm, write_safetensors
 
-NORMS = "param used update reduced grad clipped".split()  # the members of norm/NAME, in order
+NORMS = ("", "", "", "reduced", "grad", "")  # the members of norm/NAME, in order
 
 
 class Detail:
@@ -19,10 +19,10 @@ class Detail:
         """Forgets what was taken."""
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
-        self.norms = {}  # name: {"param": its norm}
+        self.norms = {}  # name: {"reduced": its norm}, where a call clips
         self.cut = set()  # names whose gradients a zero_grad cleared after a backward pass
         self.unread = False  # backward passes ran whose reduced gradients were not read
-        self.whole = {}  # id of a parameter: its copy before the optimizer's step
+        self.stepping = set()  # names of what an optimizer that steps now has
         self.found = []  # (names, found_inf, call) of optimizers that unscale by themselves
         self.closure = False
         self.again_note = "not a step that is run again"
@@ -130,10 +130,18 @@ class Detail:
         for entry, param in self.hub.models.trainable():
             if param.grad is not None and (wanted is None or id(param) in wanted):
                 self.taken["%s/%s" % (kind, entry.name)] = entry.sampler.take(param.grad)
-                self._norm(entry.name, kind, norm(self.hub.torch, param.grad))
 
-    def _norm(self, name, kind, value):
-        self.norms.setdefault(name, {})[kind] = value
+    def before_clip(self):
+        """The norms of what the step's first clip gets, whole: reduced, or unscaled behind that."""
+        if self.on:
+            self._timed(self._norms)
+
+    def _norms(self):
+        for entry, param in self.hub.models.trainable():
+            kind = "grad" if "grad/" + entry.name in self.taken else "reduced"
+            norms = self.norms.setdefault(entry.name, {})
+            if param.grad is not None and kind not in norms:
+                norms[kind] = norm(self.hub.torch, param.grad)
 
     # ---- an optimizer's step ---------------------------------------------------------------------
 
@@ -142,27 +150,15 @@ class Detail:
             self._timed(self._before_step, optimizer, params, with_used)
 
     def _before_step(self, optimizer, params, with_used):
-        torch = self.hub.torch
         for param in params:
             entry = self.hub.models.entry_of(param)
             if entry is None or "param/" + entry.name in self.taken:
                 continue
+            self.stepping.add(entry.name)
             self.taken["param/" + entry.name] = entry.sampler.take(param)
-            self._norm(entry.name, "param", norm(torch, param))
-            self.whole[id(param)] = self._copy(param)
             self._state("state", optimizer, param, entry)
         if with_used:
             self._grads("used", params)
-
-    def _copy(self, param):
-        """None where the device has no memory for it: the norm of the update is then missing."""
-        try:
-            return param.detach().clone()
-        except RuntimeError as error:
-            if "out of memory" not in str(error):
-                raise
-            self.hub.remark("no memory for the norm of updates")
-            return None
 
     def _state(self, kind, optimizer, param, entry):
         for moment, value in self.hub.optimizers.moments(optimizer, param):
@@ -178,17 +174,14 @@ class Detail:
             self._timed(self._after_step, optimizer, params, found_inf)
 
     def _after_step(self, optimizer, params, found_inf):
-        torch = self.hub.torch
         names = []
         for param in params:
             entry = self.hub.models.entry_of(param)
-            if entry is None or id(param) not in self.whole:
+            if entry is None or entry.name not in self.stepping:
                 continue
-            before = self.whole.pop(id(param))
+            self.stepping.discard(entry.name)
             names.append(entry.name)
             self.taken["next/" + entry.name] = entry.sampler.take(param)
-            if before is not None:
-                self._norm(entry.name, "update", norm(torch, param, before))
             self._state("next_state", optimizer, param, entry)
         if found_inf is not None:
             # such an optimizer leaves the unscaled gradients in .grad
@@ -211,7 +204,6 @@ class Detail:
         for entry, param in hub.models.trainable():
             if "param/" + entry.name not in self.taken:
                 self.taken["param/" + entry.name] = entry.sampler.take(param)
-                self._norm(entry.name, "param", norm(torch, param))
         self._clear_skipped()
         hub.again.add(self.taken)
         named = dict(self.taken)
@@ -230,16 +222,15 @@ class Detail:
         for names, found_inf, call in self.found:
             if float(found_inf) == 0:
                 continue
-            updates = [self.norms.get(name, {}).get("update") for name in names]
-            if any(update is not None and float(update) != 0 for update in updates):
+            pairs = [(self.taken["param/" + name], self.taken["next/" + name]) for name in names]
+            if not all(self.hub.torch.equal(param, after) for param, after in pairs):
                 call["overrode"] = True
             for name in names:
                 for kind in ("next/", "used/", "grad/"):
                     self.taken.pop(kind + name, None)
                 for taken in [key for key in self.taken if key.startswith("next_state/%s/" % name)]:
                     del self.taken[taken]
-                for kind in ("update", "used", "grad"):
-                    self.norms.get(name, {}).pop(kind, None)
+                self.norms.get(name, {}).pop("grad", None)
 
     def _squares(self):
         """{"norm/NAME": squares of the norms in order, NaN where there is none}, with one transfer

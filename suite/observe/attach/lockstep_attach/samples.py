@@ -68,25 +68,19 @@ class Sampler:
         return self.listed
 
 
-def norm(torch, tensor, minus=None):
-    """Of the whole tensor, less another, in FP64: a tensor of one element."""
+def norm(torch, tensor):
+    """Of the whole tensor, in FP64: a tensor of one element."""
     if tensor.layout != torch.strided:
         sparse = tensor.layout == torch.sparse_coo
         tensor = tensor.coalesce().values() if sparse else tensor.to_dense()
     flat = tensor.detach().reshape(-1)
-    other = minus.detach().reshape(-1) if minus is not None else None
-    if other is None and not (flat.is_cpu and flat.numel() > CACHED):
+    if not (flat.is_cpu and flat.numel() > CACHED):
         return torch.linalg.vector_norm(flat, dtype=torch.float64)
-    chunk = min(max(1, flat.numel()), CACHED if flat.is_cpu else CHUNK)
-    wide, parts = torch.empty(2, chunk, dtype=torch.float64, device=flat.device), []
-    for at in range(0, max(1, flat.numel()), chunk):
-        one = flat[at : at + chunk]
-        part, second = wide[:, : one.numel()]
-        part.copy_(one)
-        if other is not None:
-            part.sub_(second.copy_(other[at : at + chunk]))
-        parts.append(torch.linalg.vector_norm(part))
-    return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts))
+    wide, parts = torch.empty(CACHED, dtype=torch.float64, device=flat.device), []
+    for at in range(0, flat.numel(), CACHED):
+        one = flat[at : at + CACHED]
+        parts.append(torch.linalg.vector_norm(wide[: one.numel()].copy_(one)))
+    return torch.linalg.vector_norm(torch.stack(parts))
 
 
 def content(tensor):
