@@ -81,23 +81,27 @@ class Averages:
     def stepped(self):
         """Behind an optimizer, in a detailed step: a script averages its weights from here on."""
         if self.hub.steps.now.detail:
-            if self.twins is None:
-                self.twins = self._find()
-            for twin in self.twins:
+            if self.twins is None and self.hub.models.roots():
+                objects = gc.get_objects()
+                self.find(modules_now(self.hub.torch, objects)[0], objects)
+            for twin in self.twins or ():
                 twin.begin(self.hub, self._sample)
 
-    def _find(self):
+    def find(self, modules, objects):
+        """Of all modules of the process, and all objects of gc; later, where no model is known."""
         roots = self.hub.models.roots()
-        known = {id(part) for root in roots for part in root.modules()}
-        objects = gc.get_objects() if roots else []
-        modules, found = modules_now(self.hub.torch, objects)[0] if roots else (), []
+        if self.twins is None and roots:
+            self.twins = self._twins(roots, modules) or self._lists(roots, objects)
+
+    def _twins(self, roots, modules):
+        known, found = {id(part) for root in roots for part in root.modules()}, []
         for module in modules:
             like = [r for r in roots if type(r) is type(module) and id(module) not in known]
             twins = [Twin(module, r) for r in like if _is_copy(module, r)]
             if twins and len(found) < TWINS:  # of several models like it, the nearest
                 near = [twin.way(self._sample) for twin in twins] if len(twins) > 1 else [0.0]
                 found.append(twins[near.index(min(near))])
-        return found or self._lists(roots, objects)
+        return found
 
     def _lists(self, roots, objects):
         """Of tensors like a model's parameters, or like those that are trained."""

@@ -2,6 +2,7 @@
 projection that makes targets): nobody makes them equal on all ranks.
 """
 
+import gc
 import weakref
 
 from .models import modules_now
@@ -62,15 +63,17 @@ class Outside:
                 params=sum(1 for p in module.parameters() if _is_drawn(p)),
             )
         if self.found is None:
-            self.found = self._look()
+            objects = gc.get_objects()
+            modules, inner = modules_now(self.hub.torch, objects)
+            self.found = self._look(modules, inner)
+            self.hub.averages.find(modules, objects)
 
     def _tensors(self, module):
         found = [*module.parameters(), *module.buffers()]
         return [t.detach() for t in found if _is_drawn(t)][:TENSORS]
 
-    def _look(self):
+    def _look(self, modules, inner):
         models = self.hub.models
-        modules, inner = modules_now(self.hub.torch)
         known = {id(part) for model in models.live() for part in model.ref().modules()}
         ddp = self.hub.torch.nn.parallel.DistributedDataParallel
         roots = [m for m in modules if id(m) not in inner and id(m) not in known]
