@@ -258,6 +258,9 @@ static ls_status make_settings(observe *o)
         free(whole);
     }
     ls_words *set = &o->setting;
+    char folder[700];
+    ls_path_program(folder, sizeof folder);
+    ls_words_add(set, "LS_OBSERVE_BYTECODE=%s/bytecode", folder);
     ls_words_add(set, "LS_OBSERVE_DIR=%s/jobs/observed", o->directory);
     ls_words_add(set, "LS_OBSERVE_EVERY=%lld", (long long)o->every);
     ls_words_add(set, "LS_OBSERVE_STEPS=%lld", (long long)o->steps);

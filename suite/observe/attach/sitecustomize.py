@@ -88,8 +88,16 @@ def _wait_for(name, then):
 
 
 def _install():
-    written = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # the suite's folder may be shared, or the user's no business
+    """What pip installed has its bytecode; a checkout's is kept in the folder of the build, as the
+    sources' may be shared, or the user's no business.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    compiled = os.path.isdir(os.path.join(here, "lockstep_attach", "__pycache__"))
+    cache = None if compiled else os.environ.get("LS_OBSERVE_BYTECODE")
+    written, prefix = sys.dont_write_bytecode, getattr(sys, "pycache_prefix", None)  # since 3.8
+    sys.dont_write_bytecode = not (cache and hasattr(sys, "pycache_prefix"))
+    if not sys.dont_write_bytecode:
+        sys.pycache_prefix = cache
     try:
         import lockstep_attach
 
@@ -97,7 +105,7 @@ def _install():
     except Exception:  # the job goes on as if it were not observed
         pass
     finally:
-        sys.dont_write_bytecode = written
+        sys.dont_write_bytecode, sys.pycache_prefix = written, prefix
 
 
 if os.environ.get("LS_OBSERVE_DIR"):
