@@ -945,6 +945,25 @@ def weights_put_in_and_branches_that_choose(context):
 
 
 @test
+def models_that_methods_call(context):
+    """Where one module in them is called in their place it is seen, from the third step on."""
+    result = context.both("by_method", world=1)
+    check_schema(result, ranks=1)
+    assert not result.events(0, "attach"), result.events(0, "attach")
+    steps = result.events(0, "step")
+    forwards = [
+        [c for c in step["calls"] if c["call"] == "forward" and c["grad"]] for step in steps
+    ]
+    assert [len(found) for found in forwards] == [0, 0] + [1] * 10, forwards
+    assert all(call["training"] and call["model"] == 0 for found in forwards for call in found)
+    metadata, named = result.samples(3)
+    assert metadata["again"] == "done", metadata
+    assert off(named, "net.0.weight", whose="again/f32/") == 0
+    (attach,) = context.both("by_methods", world=1).events(0, "attach")
+    assert "before any forward" in attach["error"], attach
+
+
+@test
 def weights_put_in_by_one_rank(context):
     result = context.both("put_in_by_one")
     check_schema(result)

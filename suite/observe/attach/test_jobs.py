@@ -1120,6 +1120,41 @@ class Chosen(nn.Module):
         return made[torch.arange(len(x)), self.router(x).argmax(1)]
 
 
+class ByMethod(nn.Module):
+    """Never called itself."""
+
+    def __init__(self, parts=1):
+        super().__init__()
+        self.net = mlp(0.2)
+        self.last = nn.Linear(5, 5) if parts > 1 else nn.Identity().requires_grad_(False)
+        self.parts = parts
+
+    def loss(self, x, y):
+        scores = self.net(x) if self.parts == 1 else self.last(self.net(x))
+        return nn.functional.cross_entropy(scores, y)
+
+
+def by_method_job(losses, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        fit(losses, None, optimizer, DataLoader(vectors(), 8), model.train().loss)
+        with torch.no_grad():
+            model.eval().loss(*vectors(8)[:])
+    return [model]
+
+
+@job
+def by_method(losses):
+    """A method calls the one module that is trained."""
+    return by_method_job(losses, ByMethod())
+
+
+@job
+def by_methods(losses):
+    """It calls two."""
+    return by_method_job(losses, ByMethod(2))
+
+
 @job
 def put_in(losses):
     """A branch that chooses by an index alone, next to one that chooses nothing; weights that are

@@ -71,15 +71,17 @@ class Again:
         steps = self.hub.steps
         return not self.finished and steps.now.detail and steps.now.number >= 2
 
-    def before(self, model, args, kwargs):
-        """A training forward begins: a Record, Parts, or None."""
-        return self._careful(self._before, model, args, kwargs)
+    def before(self, model, module, args, kwargs):
+        """A training forward begins: a Record, Parts, or None. module: what is called."""
+        return self._careful(self._before, model, module, args, kwargs)
 
-    def _before(self, model, args, kwargs):
+    def _before(self, model, module, args, kwargs):
         if not self._wanted() or model.kind == "replaced":
             return None
         if not model.compiled:
             self.functions.begin()
+        if model.part is not None and model.part[0]() is module:
+            return self._open(model, model.part[1], module, args, kwargs)
         inner = model.inner(model.ref())
         if is_redirected(inner) and not model.compiled:
             parts = Parts(self, model, inner)

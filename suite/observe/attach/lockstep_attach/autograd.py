@@ -135,8 +135,7 @@ class Autograd:
         hub.activate_joined()
         hub.shadows.leave()
         hub.steps.before_backward()
-        if hub.models.live() and not hub.models.forwards:
-            hub.remark("backward came before any forward of a model was seen")
+        self.remark_unseen(2)
         roots = self._roots(args, kwargs)
         losses = [hub.scalers.unscaled(t) for t in roots if t.numel() == 1]
         # of several that go backward at once the sum; None where one is no scalar
@@ -193,6 +192,11 @@ class Autograd:
         hub.steps.detail.hook_local()
         self.depth = 1
         return sync, time.perf_counter_ns(), entry, hub.optimizers.marks()
+
+    def remark_unseen(self, passes):
+        """From so many backward passes on: what stands for a model is found in the second."""
+        if self.passes >= passes and self.hub.models.live() and not self.hub.models.forwards:
+            self.hub.remark("backward came before any forward of a model was seen")
 
     def _remark_division(self, entry):
         """Where the text divides the loss by ranks or micro-steps; it is read once."""

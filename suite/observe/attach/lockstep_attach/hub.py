@@ -401,6 +401,7 @@ class Hub:
         if self.joined:
             self.activate()
         if self.writer.file is not None:
+            self.autograd.remark_unseen(1)
             self.steps.close_last()
             self.steps.unfinished()
             self.still.finish()

@@ -92,6 +92,8 @@ class Model:
         self.autocast_inside = None
         self.reported = False
         self.called = False  # a forward of it was seen
+        self.sought = False  # it was looked for a part that is called in its place
+        self.part = None  # (weak reference, path) of that
         self.trained = False  # one with gradients: a wrapper learns of a backward by it
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
@@ -300,6 +302,8 @@ class Models:
         self.hub = hub
         self.models = []
         self.by_object = ByObject()  # models of modules: of the wrapper, or the plain root
+        self.parts = ByObject()  # models of modules that are called in their place
+        self.decide = []  # functions that say which, at the next backward
         self.candidates = ByObject()  # places of roots that hold parameters of an optimizer
         self.entry_by_id = {}
         self.inputs = {}  # samplers of inputs by their size
@@ -360,6 +364,11 @@ class Models:
 
     def known(self, module):
         return self.by_object.get(module)
+
+    def of(self, module):
+        """The model that a forward of this module is one of: itself, or one that it stands for."""
+        model = self.by_object.get(module)
+        return model if model is not None else self.parts.get(module)
 
     def live(self):
         kept = [m for m in self.models if m.kind != "replaced"]
@@ -537,6 +546,9 @@ class Models:
         would be compiled again.
         """
         self.hub.undo(self.unlook)
+        decide, self.decide = self.decide, []
+        for function in decide:
+            function()
         parts = set()
         for model in () if self.compiles else self.live():
             module = model.ref()
@@ -545,8 +557,51 @@ class Models:
                     self.inside.put(module.module, True)
                     self._watch_class(module.module)
                     parts.update(map(id, module.module.modules()))
+            elif model.kind == "plain" and not model.called and not model.sought:
+                model.sought = True
+                self._look_for_part(model)
         if parts:
             self._look_for_parts(parts)
+
+    def _look_for_part(self, model):
+        """Until the next backward: the script may never call a plain model, but methods of it that
+        call one module in it, which holds all that is trained (a LightningModule's network).
+        """
+        root, hub, register = model.ref(), self.hub, self.hub.torch.nn.modules.module
+        paths = {id(part): path for path, part in root.named_modules() if part is not root}
+        called, inside = {}, []
+
+        def enter(module, inputs):
+            if not inside and id(module) in paths:
+                inside.append(module)
+                if hub.own.grad:
+                    called[id(module)] = module
+
+        def leave(module, inputs, outputs):
+            if inside and inside[0] is module:
+                inside.clear()
+
+        handles = [
+            register.register_module_forward_pre_hook(lambda *args: hub.call(enter, *args)),
+            register.register_module_forward_hook(lambda *args: hub.call(leave, *args)),
+        ]
+
+        def end():
+            for handle in handles:
+                handle.remove()
+
+        def decide():
+            hub.undo(end)
+            part = next(iter(called.values())) if len(called) == 1 else None
+            own = {id(p) for p in part.parameters()} if part is not None else ()
+            params = [p for _, p in model.params() if p.requires_grad]
+            if params and all(id(p) in own for p in params):
+                model.part = weakref.ref(part), paths[id(part)]
+                self.parts.put(part, model)
+                self._watch_class(part)
+
+        hub.temporary.append(end)
+        self.decide.append(decide)
 
     def _look_for_parts(self, parts):
         """Until the next backward: the module may never be called as a whole, but parts of it by
@@ -686,7 +741,7 @@ class Models:
     # ---- forward ---------------------------------------------------------------------------------
 
     def _of_forward(self, module):
-        model = self.known(module)
+        model = self.of(module)
         at = self.candidates.get(module)
         if model is None and at is not None and self.hub.own.grad:
             self.candidates.drop(module)
@@ -758,7 +813,7 @@ class Models:
                     entry.update(thawed=count, thawed_at=place)
         if steps.now.detail:
             hub.misuse.targets.forward(args, kwargs, training and grad)
-        record = hub.again.before(model, args, kwargs) if grad else None
+        record = hub.again.before(model, module, args, kwargs) if grad else None
         if grad and training:
             hub.still.trains(model)
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
@@ -815,7 +870,7 @@ class Models:
         if note is INSIDE:
             return
         entry, watched, (record, rows), begin_ns = note
-        model = self.known(args[0])
+        model = self.of(args[0])
         self.hub.steps.spend("forward", begin_ns)
         for remove in filter(None, watched):
             self.hub.undo(remove)

@@ -146,7 +146,7 @@ class Thin:
         hub, step = self.hub, self.hub.steps.now
         if self._is_inner():
             return INNER if hub.optimizers.active is None else None
-        model = hub.models.known(args[0])
+        model = hub.models.of(args[0])
         if model is None or model.kind == "replaced" or not hub.torch.is_grad_enabled():
             return None
         drawn = hub.draws.state is not None or hub.data.rows.open
