@@ -226,6 +226,18 @@ unsigned ls_calls_optimizers_of(const ls_calls *calls, int model)
     return mask;
 }
 
+/* Of these optimizers those that hold parameters of that model alone; -1: of any. */
+static unsigned of_model_alone(const ls_calls *calls, unsigned optimizers, int model)
+{
+    for (int o = 0; o < LS_CALLS_OPTIMIZERS && model >= 0 && model < 32; o++) {
+        unsigned models = calls->optimizer[o].models;
+        if (models != ~0u && (models & ~(1u << model)) != 0) {
+            optimizers &= ~(1u << o);
+        }
+    }
+    return optimizers;
+}
+
 /* A forward that finds no gradient: they were set to None, by whatever means. */
 static void after_forward(ls_calls *calls, const ls_call *call)
 {
@@ -235,7 +247,7 @@ static void after_forward(ls_calls *calls, const ls_call *call)
         return;
     }
     if (left == 0) {
-        clear(calls, optimizers, true);
+        clear(calls, of_model_alone(calls, optimizers, call->model), true);
     }
     bool half = strcmp(ls_calls_text(call, autocast), "f16") == 0;
     for (int o = 0; o < LS_CALLS_OPTIMIZERS; o++) {

@@ -15,6 +15,9 @@ typedef struct walk {
     bool trains;        /* a forward with autograd before this backward was in training mode, of no
                            input's own */
     bool begun;         /* a forward with autograd came since the last backward */
+    bool forwards;      /* there was one */
+    bool fresh;         /* since the last step */
+    bool bare;          /* `now` began without: its gradients are of inputs, say */
     const char *input;  /* of it */
     const ls_call *sum; /* a sum in half that the gradients go through */
 } walk;
@@ -41,6 +44,7 @@ static void see_backward(walk *w, const ls_call *call, int64_t step)
     }
     if (now->passes == 0) {
         *now = (ls_fate){.by = by, .loss_finite = true, .finite = -1, .input = ""};
+        w->bare = w->forwards && !w->fresh;
     }
     now->passes += call->times;
     now->step = step;
@@ -62,13 +66,13 @@ static void see(walk *w, const ls_call *call, int64_t step, bool cleared)
         int finite = ls_calls_flag(call, finite);
         w->now.finite = kind == LS_CALL_ZERO_GRAD && finite >= 0 ? finite : w->now.finite;
         /* a forward that found none: of what, is not known without its input */
-        w->now.other = kind == LS_CALL_FORWARD && w->now.input[0] == '\0';
+        w->now.other = w->bare || (kind == LS_CALL_FORWARD && w->now.input[0] == '\0');
         put(w, false, call->at);
     }
     if (kind == LS_CALL_FORWARD && ls_calls_flag(call, grad) != 0) {
         bool trains = ls_calls_is_training(call) && ls_calls_flag(call, input_grad) != 1;
         w->trains = trains || (w->begun && w->trains); /* a network behind another one's output */
-        w->begun = true;
+        w->begun = w->forwards = w->fresh = true;
         w->input = ls_calls_text(call, input);
     } else if (kind == LS_CALL_BACKWARD) {
         see_backward(w, call, step);
@@ -97,6 +101,7 @@ static void see_step(walk *w, const ls_call *call)
     }
     w->first_lost = w->out->count;
     w->stepped = true;
+    w->fresh = false;
 }
 
 static bool none_pending(const ls_calls *calls)

@@ -99,6 +99,17 @@ CALLS_TEST(what_happens_once_is_no_fault, rarely)
 #define Y(n) IN(n, "1") "Z{\"finite\":true} "
 #define LOST(n) "F{\"input\":\"" n "\"} b{\"loss\":null} Z{\"finite\":false} "
 #define G(by) IN("9", by) "O Z;"
+/* a backward to outputs that were made without autograd, and are chosen by it */
+#define BARE(n) "F{\"grad\":false,\"input\":\"" n "\"} b Z " IN(n "0", "1") "O Z;"
+/* two networks of one optimizer: before the second one's backward it has no gradients */
+#define TOGETHER                                                                                   \
+    "!;{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"at\":\"train.py:6\",\"name\":\"G\","    \
+    "\"params\":[[\"m1.fc.weight\",8,\"f32\",true]],\"buffers\":[],\"world\":2};"                  \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\",\"fc.bias\"," \
+    "\"head.weight\",\"m1.fc.weight\"]}]};"
+#define EACH(n)                                                                               \
+    "F{\"input\":\"" n "\",\"left\":0} b{\"sync\":false} F{\"model\":1,\"input\":\"" n "0\"," \
+    "\"left\":0} b{\"at\":\"train.py:60\"} O Z;"
 #define HALF "A{\"type\":\"f16\"} "
 #define CLIP_INF "N{\"norm\":null} "
 #define REST(calls) "{\"event\":\"unfinished\",\"calls\":[" calls "]}"
@@ -133,6 +144,8 @@ static const calls_row unused[] = {
      * mode; other places; an own scale that is lowered */
     {Y("1") Y("2") Y("3") G("1"), "gradient.used", LS_PASS, "1 backward passes"},
     {"3x " Y("9") G("1"), "gradient.used", LS_PASS, "3 backward passes"},
+    {TOGETHER EACH("1") EACH("2") EACH("3") EACH("4"), "gradient.used", LS_PASS, "8 backward"},
+    {BARE("1") BARE("2") BARE("3") BARE("4"), "order.zero", NO_HINT, ""},
     {"3x F{\"input\":\"1\"} F{\"input\":\"2\",\"input_grad\":true} b O Z", "gradient.used", LS_PASS,
      "3 backward passes"}, /* two networks, one behind the other */
     {"3x F{\"input\":\"2\",\"input_grad\":true} b O Z", "gradient.used", LS_WEAK,
