@@ -217,7 +217,10 @@ static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *sev
  * from different states: a job may seed its ranks equally in its middle. */
 typedef struct draws {
     int compared, alike, several; /* steps in which both drew; from one state; for each sample */
-    int begun, begun_alike;       /* forwards that could draw; of them, in one state */
+    int begun, begun_alike;       /* forwards behind one that drew; of them, in one state */
+    const ls_event *last;         /* the forward of rank 0 before */
+    int64_t last_step;
+    bool last_alike;
     int64_t step;
     const ls_call *call;
     const char *generator;
@@ -227,8 +230,15 @@ static void add_draws(draws *d, const ls_observe_step *step, const ls_call *a, c
 {
     bool several;
     if (ls_event_has(a->json, begins) && ls_event_has(b->json, begins)) {
-        d->begun++;
-        d->begun_alike = ls_event_same(a->json, b->json, begins) ? d->begun_alike + 1 : 0;
+        bool alike = ls_event_same(a->json, b->json, begins);
+        /* the next pass begins in another state in any case: its loader draws a seed */
+        bool drew = d->last != NULL && step->step->step - d->last_step <= 1 &&
+                    !ls_event_same(d->last, a->json, begins);
+        d->begun += drew;
+        d->begun_alike = !alike ? 0 : d->begun_alike + (drew && d->last_alike);
+        d->last = a->json;
+        d->last_step = step->step->step;
+        d->last_alike = alike;
     }
     if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn)) {
         return;

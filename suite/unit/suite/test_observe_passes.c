@@ -473,6 +473,7 @@ ROWS_TEST(workers_draw_their_own, drew)
 /* Forwards that begin in these states, and normal numbers that the model draws in each. */
 #define BEGAN(state) "F{\"begins\":\"" state "\"} S B K P Z"
 #define BEGUN(a, b) "; " RANKS(BEGAN(a), BEGAN(b))
+#define ALIKE BEGUN("a", "a") BEGUN("b", "b") BEGUN("c", "c")
 #define MASK                                                                                     \
     "{\"event\":\"noise\",\"at\":\"net.py:9\",\"function\":\"rand\",\"numbers\":32,\"samples\":" \
     "16}"
@@ -518,19 +519,20 @@ static const calls_row drawn[] = {
     {RANKS(MIXED("16"), MIXED("16")) "; " RANKS(MIXED("16"), MIXED("16")), "data.random", LS_FAIL,
      "generator (torch)"},
     /* noise of the model's own: of samples; one number each; a step that differs; one step */
-    {SEED("7") NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL,
+    {SEED("7") NORMAL("32") ALIKE, "data.random", LS_FAIL,
      "begin 2 of 2 forwards in one state .. draws 32 normal numbers for 16 samples (randn) | .. | "
      "train.py:3"},
-    {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL, "| net.py:9"},
-    {NORMAL("31") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_SKIP, ""},
-    {SEED("7") MASK BEGUN("a", "a") BEGUN("b", "b"), "data.random", CALLS_HINT,
+    {NORMAL("32") ALIKE, "data.random", LS_FAIL, "| net.py:9"},
+    {NORMAL("31") ALIKE, "data.random", LS_SKIP, ""},
+    /* forwards that draw nothing */
+    {NORMAL("32") BEGUN("a", "a") BEGUN("a", "a") BEGUN("a", "a"), "data.random", LS_SKIP, ""},
+    {SEED("7") MASK ALIKE, "data.random", CALLS_HINT,
      "draws 32 numbers for 16 samples (rand) .. masks or times .. train.py:3"},
-    {MASK BEGUN("a", "b") BEGUN("c", "d"), "data.random", LS_PASS, "2 workers"},
+    {MASK BEGUN("a", "b") BEGUN("c", "d"), "data.random", LS_PASS, "1 workers"},
     {NORMAL("32") BEGUN("a", "a") BEGUN("b", "b") BEGUN("c", "d"), "data.random", LS_PASS,
-     "3 workers, passes and steps"},
-    {NORMAL("32") BEGUN("a", "a"), "data.random", LS_PASS, "1 workers"},
-    {NORMAL("32") BEGUN("c", "d") BEGUN("a", "a") BEGUN("b", "b"), "data.random", LS_FAIL,
-     "begin 2 of 3"},
+     "2 workers, passes and steps"},
+    {NORMAL("32") BEGUN("a", "a"), "data.random", LS_SKIP, ""},
+    {NORMAL("32") BEGUN("d", "e") ALIKE, "data.random", LS_FAIL, "begin 2 of 3"},
     {OF_RANKS("a", "a"), "data.random", LS_FAIL, "the workers of ranks 0 and 1 .. train.py:18"},
     /* a choice for the batch */
     {FEW("a", "a"), "data.random", LS_PASS, ""},
