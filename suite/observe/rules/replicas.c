@@ -474,6 +474,9 @@ static bool holds_other_state(const ls_observe_trace *trace, int *common)
     const ls_observe_rank *first = &trace->rank[0];
     bool dealt = false;
     *common = 0;
+    for (int k = 0; k < trace->world; k++) {
+        dealt = dealt || is_held(&trace->rank[k], "?"); /* each rank's classes, say */
+    }
     for (int i = 0; i < first->tensor_count; i++) {
         const char *name = first->tensor[i].name;
         int holders = 0;
@@ -645,8 +648,9 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
             ls_verdict_set(&out->verdict, LS_SKIP, "no two ranks hold state of one parameter");
         } else if (at.step == 0 && dealt) {
             ls_verdict_set(&out->verdict, sampled > 0 ? LS_WEAK : LS_UNSUPPORTED,
-                           "each rank's optimizer holds state of parameters that others do not; of "
-                           "what several hold, samples are equal after %d detailed steps",
+                           "each rank's optimizer holds state of parameters that others do not, or "
+                           "that no model has; of what several hold, samples are equal after %d "
+                           "detailed steps",
                            sampled);
         } else if (at.step == 0) {
             ls_verdict_set(&out->verdict, LS_WEAK,
