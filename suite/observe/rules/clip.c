@@ -449,6 +449,25 @@ static bool judge_zero_limit(const ls_observe_trace *trace, ls_observe_finding *
     return true;
 }
 
+/* The group has all trainable parameters of one model, and no others: the script clips a model. */
+static bool is_model(const ls_observe_rank *rank, const ls_event *group)
+{
+    const ls_event *param;
+    int model = -1, count = 0, own = 0;
+    ls_event_each(param, ls_event_member(group, params)) {
+        const ls_observe_tensor *tensor = ls_job_tensor(rank, ls_event_to_text(param, ""));
+        if (tensor == NULL || (count > 0 && tensor->model != model)) {
+            return false;
+        }
+        model = tensor->model;
+        count++;
+    }
+    for (int i = 0; i < rank->tensor_count; i++) {
+        own += rank->tensor[i].model == model && rank->tensor[i].trainable;
+    }
+    return count > 0 && count == own;
+}
+
 /* Clips of one group's parameters, where those of the optimizer's other groups are never clipped.
  * Groups that began with one rate differ in decay, which is no reason to clip them apart. */
 static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -480,7 +499,7 @@ static void judge_one_group(const ls_observe_trace *trace, ls_observe_finding *o
             alike = alike && ls_event_number(other, built_lr, NAN) == rate;
         }
     }
-    if (calls < 2 || clipped == NULL || others == 0) {
+    if (calls < 2 || clipped == NULL || others == 0 || is_model(rank, clipped)) {
         return;
     }
     ls_finding_set(out, alike ? LS_FAIL : LS_WEAK, at, NULL, "clip model.parameters() in one call",

@@ -410,6 +410,11 @@ static const calls_row others[] = {
     {ALIKE "; 2x " PLAIN "b N{\"group\":1,\"optimizer\":0} O Z", "optimizer.clip", CALLS_HINT,
      "all 2 calls clip the parameters of group 1 alone: 2 others .. (param_groups[1])"},
     {ALIKE "; " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z", "optimizer.clip", NO_HINT, ""},
+    /* a model whole; the other group is of none */
+    {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"built_lr\":0.1,\"params\":"
+     "[\"fc.weight\",\"fc.bias\",\"head.weight\"]},{\"built_lr\":0.1,\"params\":[\"?\"]}]};"
+     "2x " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z",
+     "optimizer.clip", NO_HINT, ""},
     {ALIKE "; 2x " PLAIN "b N{\"group\":0,\"optimizer\":0,\"limit\":null} O Z", "optimizer.clip",
      NO_HINT, ""},
     {ALIKE "; 2x " PLAIN "b N{\"group\":0,\"optimizer\":0} O Z; " PLAIN "b N O Z", "optimizer.clip",
