@@ -945,6 +945,14 @@ def weights_put_in_and_branches_that_choose(context):
 
 
 @test
+def two_optimizers_of_one_parameter(context):
+    result = context.both("inner_and_outer", world=1)
+    check_schema(result, ranks=1)
+    _, named = result.samples(2)
+    assert torch.equal(named["used/0.weight"], named["reduced/0.weight"]), named["used/0.weight"]
+
+
+@test
 def models_that_methods_call(context):
     """Where one module in them is called in their place it is seen, from the third step on."""
     result = context.both("by_method", world=1)
@@ -2222,6 +2230,9 @@ def own_gathers_name_one_gradient(context):
         (first + 3 * second).sum().backward()
         names.append(part)
     assert names == [{"own": True, "grad": [[1, 1], [3, 3]]}] * 2, names
+    loss = {}
+    Joined(hub, Gathered(torch))._hook(loss, True)((torch.tensor(1.0),), (torch.tensor(2.0),))
+    assert loss == {}, loss
 
 
 @test

@@ -1144,6 +1144,24 @@ def by_method_job(losses, model):
 
 
 @job
+def inner_and_outer(losses):
+    """Behind the step of one optimizer another one moves the same parameters."""
+    model = mlp()
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    outer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(vectors(32), 8):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        inner.step()
+        for param in model.parameters():
+            param.grad = torch.ones_like(param)
+        outer.step()
+        outer.zero_grad()
+        losses.append(loss.item())
+    return [model]
+
+
+@job
 def by_method(losses):
     """A method calls the one module that is trained."""
     return by_method_job(losses, ByMethod())

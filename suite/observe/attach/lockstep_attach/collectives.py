@@ -392,7 +392,8 @@ class Joined:
         if own:
             # what the function makes of it: this rank's own part as it is, and nothing of others
             given = [grad for grad in inputs if isinstance(grad, torch.Tensor)]
-            parts = list(grads if len(grads) == ranks else grads[0].chunk(ranks))
+            whole = grads[0] if grads[0].dim() else grads[0][None]
+            parts = list(grads if len(grads) == ranks else whole.chunk(ranks))
             rank = self.hub.torch.distributed.get_rank()
             if len(given) != 1 or len(parts) != ranks:
                 return

@@ -150,15 +150,17 @@ class Detail:
             self._timed(self._before_step, optimizer, params, with_used)
 
     def _before_step(self, optimizer, params, with_used):
+        own = []
         for param in params:
             entry = self.hub.models.entry_of(param)
             if entry is None or "param/" + entry.name in self.taken:
-                continue
+                continue  # of another optimizer's step before
+            own.append(param)
             self.stepping.add(entry.name)
             self.taken["param/" + entry.name] = entry.sampler.take(param)
             self._state("state", optimizer, param, entry)
         if with_used:
-            self._grads("used", params)
+            self._grads("used", own)
 
     def _state(self, kind, optimizer, param, entry):
         for moment, value in self.hub.optimizers.moments(optimizer, param):
