@@ -203,6 +203,7 @@ MEMBERS = {
     "seed": "at seed",
     "noise": "at function numbers samples",
     "rows": "loader at batches",
+    "held": "optimizer groups",
     "moved": "model at step type",
     "join": "at",
     "left": "name at bits type full",
@@ -942,6 +943,15 @@ def weights_put_in_and_branches_that_choose(context):
     left = result.events(0, "step")[first["step"] - 1]["digest"]["param"]
     assert first["param"] != first["param_next"] == left, (first, left)
     assert last["param"] == last["param_next"], last
+
+
+@test
+def parameters_of_a_second_wrapper(context):
+    result = context.both("wrapped_again")
+    check_schema(result)
+    (held,) = result.events(0, "held")
+    groups = [["m1.3.weight", "m1.3.bias"], ["m1.0.weight", "m1.0.bias"]]
+    assert [group["params"] for group in held["groups"]] == groups, held
 
 
 @test

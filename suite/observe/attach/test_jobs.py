@@ -1144,6 +1144,20 @@ def by_method_job(losses, model):
 
 
 @job
+def wrapped_again(losses):
+    """A frozen part is trained from the second wrapper on, in a group of its own."""
+    net = mlp()
+    net[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(net[3].parameters(), lr=0.1)
+    ddp = DDP(net)
+    fit(losses, ddp, optimizer, sharded(vectors())[1])
+    net[0].requires_grad_(True)
+    optimizer.add_param_group({"params": net[0].parameters()})
+    ddp = DDP(net)
+    return fit(losses, ddp, optimizer, sharded(vectors())[1])
+
+
+@job
 def inner_and_outer(losses):
     """Behind the step of one optimizer another one moves the same parameters."""
     model = mlp()

@@ -124,7 +124,8 @@ static unsigned model_of(const char *name)
     return given && model >= 0 && model < 32 ? 1u << model : 1u;
 }
 
-static void read_optimizer(ls_calls *calls, const ls_event *event)
+/* `later`: an event that gives parameters other names, or more of them. */
+static void read_optimizer(ls_calls *calls, const ls_event *event, bool later)
 {
     int index = ls_event_int(event, optimizer, -1);
     const ls_event *group, *param, *other;
@@ -132,7 +133,7 @@ static void read_optimizer(ls_calls *calls, const ls_event *event)
         return;
     }
     ls_calls_optimizer *own = &calls->optimizer[index];
-    own->models = 0;
+    own->models = later ? own->models : 0;
     ls_event_each(group, ls_event_list(event, groups)) {
         ls_event_each(param, ls_event_list(group, params)) {
             const char *name = ls_event_to_text(param, "?");
@@ -187,7 +188,10 @@ void ls_calls_start(ls_calls *calls, const ls_observe_rank *rank)
         calls->scaler[s] = (ls_calls_scaler){.scale = NAN, .found = -1};
     }
     ls_event_each(event, ls_trace_events(rank, optimizer)) {
-        read_optimizer(calls, event);
+        read_optimizer(calls, event, false);
+    }
+    ls_event_each(event, ls_trace_events(rank, held)) {
+        read_optimizer(calls, event, true);
     }
     ls_event_each(event, ls_trace_events(rank, scaler)) {
         read_scaler(calls, event);

@@ -209,10 +209,29 @@ const ls_observe_tensor *ls_job_tensor(const ls_observe_rank *rank, const char *
     return NULL;
 }
 
+/* The group of an optimizer that a later event of it gives the name; -1: none. */
+static int group_held(const ls_observe_rank *rank, int optimizer, const char *name,
+                      const ls_event **found)
+{
+    const ls_event *event, *entry;
+    ls_event_each(event, ls_trace_events(rank, held)) {
+        int group = 0;
+        ls_event_each(entry, ls_event_list(event, groups)) {
+            if (ls_event_int(event, optimizer, -1) == optimizer &&
+                ls_event_holds(ls_event_list(entry, params), name)) {
+                *found = entry;
+                return group;
+            }
+            group++;
+        }
+    }
+    return -1;
+}
+
 const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int after,
                              int *optimizer, int *group)
 {
-    const ls_event *event, *entry;
+    const ls_event *event, *entry, *held = NULL;
     ls_event_each(event, ls_trace_events(rank, optimizer)) {
         *optimizer = ls_event_int(event, optimizer, 0);
         *group = 0;
@@ -224,6 +243,11 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
                 return entry;
             }
             ++*group;
+        }
+        *group = group_held(rank, *optimizer, name, &held);
+        if (*group >= 0) {
+            entry = ls_event_at(ls_event_list(event, groups), *group);
+            return entry != NULL ? entry : held; /* of a group that was added: the names alone */
         }
     }
     return NULL;

@@ -428,6 +428,13 @@ ROWS_TEST(failed_jobs_name_the_difference, failed)
     calls_close(&job);
 }
 
+#define LATER_BY_TWO                                                                               \
+    "!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\",\"fc."      \
+    "bias\"]}]};"                                                                                  \
+    "{\"event\":\"optimizer\",\"optimizer\":1,\"groups\":[{\"params\":[\"head.weight\"]}]};"       \
+    "{\"event\":\"held\",\"optimizer\":1,\"groups\":[{\"params\":[\"head.weight\"]},{\"params\":[" \
+    "\"fc."                                                                                        \
+    "bias\"]}]};"
 #define BY_TWO                                                                               \
     "{\"event\":\"optimizer\",\"optimizer\":1,\"class\":\"torch.optim.adam.Adam\",\"rule\":" \
     "\"adam\",\"at\":\"train.py:9\",\"groups\":[{\"params\":[\"head.weight\"]}]};"
@@ -500,6 +507,7 @@ static const calls_row ends[] = {
      "optimizer.frozen", LS_PASS, "1 frozen"},
     /* two optimizers of one parameter: the second of them is named, and only where both step */
     {BY_TWO "3x F b O Z", "optimizer.covered", LS_PASS, ""},
+    {LATER_BY_TWO "3x F b O O{\"optimizer\":1} Z", "optimizer.covered", LS_WEAK, "fc.bias"},
     {BY_TWO "3x F b O O{\"optimizer\":1} Z", "optimizer.covered", LS_WEAK,
      "two optimizers step 1 parameters in one step: head.weight .. each step moves them twice, by "
      "one gradient | train.py:9"},

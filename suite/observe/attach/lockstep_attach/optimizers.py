@@ -67,6 +67,8 @@ class Known:
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
         self.said_replaced = False  # a replaced event was written
+        # names of the groups' parameters, and how many models there were, at its last event
+        self.names, self.models = [], 0
 
 
 class Optimizers:
@@ -164,7 +166,26 @@ class Optimizers:
             entry.default = self._unread(optimizer)
             self.order.append(entry)
             self.hub.writer.put(self._event(optimizer, entry))
+            entry.names = self._names(optimizer)
+            entry.models = len(self.hub.models.models)
         return entry.index
+
+    def _names(self, optimizer):
+        """Of each group's parameters; "?" of one that no model has."""
+        found = self.hub.models.entry_of
+        groups = ([found(p) for p in group["params"]] for group in optimizer.param_groups)
+        return [[one.name if one is not None else "?" for one in group] for group in groups]
+
+    def _report_held(self, optimizer):
+        """Where a model was wrapped anew, or a group was added, since its event."""
+        entry, count = self.known(optimizer), len(self.hub.models.models)
+        if entry.models == count and len(entry.names) == len(optimizer.param_groups):
+            return
+        entry.models, names = count, self._names(optimizer)
+        if names != entry.names:
+            entry.names = names
+            groups = [{"params": group} for group in names]
+            self.hub.put("held", optimizer=entry.index, groups=groups)
 
     def _event(self, optimizer, entry):
         kind = type(optimizer)
@@ -451,6 +472,7 @@ class Optimizers:
         hub, steps = self.hub, self.hub.steps
         begin_ns = time.perf_counter_ns()
         index = self.index_of(optimizer)
+        self._report_held(optimizer)
         if steps.now.asked and self._has_new_gradients(optimizer):
             steps.close()
         self.active = optimizer
