@@ -409,8 +409,9 @@ static void add_step(const ls_samples *samples, micro *m)
     m->steps++;
     m->several += f.micro > 1;
     m->unknown += isnan(weight);
-    /* A library that counts tokens over all ranks multiplies by their number. */
-    bool of_ranks = by_library(&f) && ls_factor_is_near(weight, (double)f.micro * samples->world);
+    /* What counts tokens over all ranks multiplies by their number. */
+    bool of_ranks = (by_library(&f) || f.micro > 1) &&
+                    ls_factor_is_near(weight, (double)f.micro * samples->world);
     m->summed += ls_factor_is_near(weight, f.micro) || of_ranks;
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
@@ -432,7 +433,7 @@ static void judge(const micro *m, ls_observe_finding *out)
 {
     const ls_factor *f = &m->last;
     bool library = by_library(f);
-    if (m->summed == m->steps && m->several > 0) {
+    if (m->summed == m->steps - m->unknown && m->several > 0) {
         ls_verdict_set(&out->verdict, library ? LS_FAIL : LS_WEAK,
                        "step %lld: the gradients of %d micro-steps are summed: neither their "
                        "losses nor the sum is divided by their number%s",

@@ -53,6 +53,7 @@ typedef enum fake_fault {
     FAULT_LOSS_BY_RANKS, /* divided by the number of ranks, as the script's text says */
     FAULT_MICRO_TRAINER, /* summed by a library that calls backward */
     FAULT_MICRO_RANKS,   /* and times the number of ranks */
+    FAULT_MICRO_TIMES,   /* the same by the script itself */
     FAULT_MICRO_TWICE,   /* divided by the number of micro-steps twice */
     FAULT_TIMES_RANKS,   /* the loss is multiplied by the number of ranks */
     FAULT_TERMS,         /* means over unequal numbers of terms */
@@ -706,7 +707,7 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
                    fake_is(s, FAULT_LOSS_BY_RANKS) || fake_is(s, FAULT_HAND_SUM_DIVIDED);
     times *= divided ? 1 / world : fake_is(s, FAULT_MICRO_OTHER) ? 0.5 : 1;
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
-    times = fake_is(s, FAULT_MICRO_RANKS) ? world : times;
+    times = fake_is(s, FAULT_MICRO_RANKS) || fake_is(s, FAULT_MICRO_TIMES) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
     bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE);
     int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1);
