@@ -368,6 +368,7 @@ void ls_rules_reduction_left(const ls_observe_trace *trace, ls_observe_finding *
 typedef struct micro {
     int steps, summed, other, unknown; /* detailed steps of several micro-steps */
     int several;        /* of them, those that have two at least; the others' loss is divided */
+    int of_ranks;       /* of those that are summed: times the number of ranks */
     int twice;          /* of them, those whose losses are divided by their number squared */
     int whole, shorter; /* divided by their number; by a larger one */
     int most;           /* of those that are divided by their number */
@@ -413,6 +414,7 @@ static void add_step(const ls_samples *samples, micro *m)
     bool of_ranks = (by_library(&f) || f.micro > 1) &&
                     ls_factor_is_near(weight, (double)f.micro * samples->world);
     m->summed += ls_factor_is_near(weight, f.micro) || of_ranks;
+    m->of_ranks += of_ranks && samples->world > 1;
     m->other += weight < 1 && !ls_factor_is_near(weight, 1) && f.loss_divided;
     m->twice += ls_factor_is_near(f.loss_by, (double)f.micro * f.micro);
     m->whole += ls_factor_is_near(weight, 1);
@@ -434,10 +436,12 @@ static void judge(const micro *m, ls_observe_finding *out)
     const ls_factor *f = &m->last;
     bool library = by_library(f);
     if (m->summed == m->steps - m->unknown && m->several > 0) {
-        ls_verdict_set(&out->verdict, library ? LS_FAIL : LS_WEAK,
+        bool of_ranks = m->of_ranks > 0 && m->of_ranks == m->summed;
+        ls_verdict_set(&out->verdict, library || of_ranks ? LS_FAIL : LS_WEAK,
                        "step %lld: the gradients of %d micro-steps are summed: neither their "
-                       "losses nor the sum is divided by their number%s",
+                       "losses nor the sum is divided by their number%s%s",
                        (long long)f->step, f->micro,
+                       of_ranks ? ", and each is times the number of ranks" : "",
                        m->clips ? ", and clipping measures the sum" : "");
         if (library) {
             ls_verdict_cause(

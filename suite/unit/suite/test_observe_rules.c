@@ -333,7 +333,8 @@ static const struct {
      "averaged: they are 1/3 of those of the mean | each loss is a sum"},
     {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
-    {MICRO(FAULT_MICRO_TIMES, 2, 4), "reduction.micro", LS_WEAK, "4 micro-steps are summed"},
+    {MICRO(FAULT_MICRO_TIMES, 2, 4), "reduction.micro", LS_FAIL,
+     "and each is times the number of ranks"},
     {MICRO(FAULT_MICRO_TWICE, 2, 3), "reduction.micro", LS_FAIL,
      "step 2: the loss is divided by 9, the square of the number of its micro-steps, 3 | the loss "
      "is divided by the number of micro-steps twice"},
