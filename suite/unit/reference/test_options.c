@@ -80,8 +80,12 @@ TEST(usage_before_unsupported)
 
 TEST(every_optimizer_is_offered)
 {
-    static const char *const names[] = {"sgd", "adam", "adamw", "lamb", "lars"};
-    for (int i = 0; i < 5; i++) {
+#define LS_OPTIMIZER(KIND, name, ...) #name,
+    static const char *const names[] = {
+#include "kernels/optimizers.def"
+    };
+#undef LS_OPTIMIZER
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char line[96];
         snprintf(line, sizeof line, "--optimizer %s --betas 0.8,0.95", names[i]);
         ls_options options = parse(line).options;
