@@ -946,6 +946,17 @@ def weights_put_in_and_branches_that_choose(context):
 
 
 @test
+def backward_in_a_forward(context):
+    if VERSION < (2, 3):
+        return
+    result = context.both("backward_in_forward", world=1)
+    check_schema(result, ranks=1)
+    errors = [event["error"] for event in result.events(0, "attach")]
+    assert not any("Error" in error for error in errors), errors
+    assert len(result.events(0, "step")) > 100, len(result.events(0, "step"))
+
+
+@test
 def parameters_of_a_second_wrapper(context):
     result = context.both("wrapped_again")
     check_schema(result)

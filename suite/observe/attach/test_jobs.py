@@ -1143,6 +1143,34 @@ def by_method_job(losses, model):
     return [model]
 
 
+class StepsItself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x, y):
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        (loss / 2).backward()
+        return loss.detach()
+
+
+@job
+def backward_in_forward(losses):
+    """A forward that goes backward itself, by a part of its loss; scalers that begin anew."""
+    model = StepsItself()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(6):
+        again = scaler(2.0**60)
+        for x, y in DataLoader(vectors(96), 4):
+            if epoch < 2:
+                losses.append(model(x, y).item())
+                optimizer.step()
+                optimizer.zero_grad()
+            else:
+                fit(losses, model.net, optimizer, [(x, y)], scaling=again)
+    return [model]
+
+
 @job
 def wrapped_again(losses):
     """A frozen part is trained from the second wrapper on, in a group of its own."""

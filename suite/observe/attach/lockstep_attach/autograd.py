@@ -133,6 +133,7 @@ class Autograd:
         hub.models.settle()
         hub.models.look_inside()
         hub.activate_joined()
+        hub.casts.end()  # a forward may call it: modes make numbers of what graphs keep as tensors
         hub.shadows.leave()
         hub.steps.before_backward()
         self.remark_unseen(2)

@@ -34,11 +34,15 @@ class Base:
             self.same = [entry == call for entry, call in zip(self.entries, written)]
 
     def unlike(self, calls, transfer):
-        """Of each call what the written one has not; None: it cannot be said so."""
+        """Of each call what the written one has not; None: it cannot be said so. transfer: None
+        where nothing is to come from a device.
+        """
         out = []
         for call, entry, old, same in zip(calls, self.entries, self.written, self.same):
             if call is entry and same:
                 out.append({})
+            elif transfer is None and Lazy in map(type, call.values()):
+                return None
             elif call.keys() == old.keys():
                 out.append(unlike(call, old, transfer))
             else:
