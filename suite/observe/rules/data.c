@@ -287,13 +287,24 @@ static bool may_share(const ls_observe_trace *trace, int a, int b)
            ls_event_int(ls_job_model(&trace->rank[a], 0), dropout, 0) == 0;
 }
 
+/* Without a wrapper, and of parameters that no module has: each rank may hold its classes. */
+static bool may_hold_parts(const ls_observe_trace *trace)
+{
+    int optimizer, group;
+    return !ls_trace_is_ddp(trace) &&
+           ls_job_group(&trace->rank[0], "?", -1, &optimizer, &group) != NULL;
+}
+
 static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
 {
-    if (out->verdict.code == LS_FAIL && may_share(trace, a, b)) {
+    bool parts = may_hold_parts(trace);
+    if (out->verdict.code == LS_FAIL && (parts || may_share(trace, a, b))) {
         out->verdict.code = LS_WEAK;
-        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
-                    "; the script reduces gradients by itself, and those of the ranks differ: a "
-                    "mistake, unless each computes a part of one batch");
+        ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence, "%s",
+                    parts ? "; an optimizer has parameters that no module has: a mistake, unless "
+                            "they are each rank's part of a layer"
+                          : "; the script reduces gradients by itself, and those of the ranks "
+                            "differ: a mistake, unless each computes a part of one batch");
     }
 }
 

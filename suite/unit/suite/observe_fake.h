@@ -75,6 +75,7 @@ typedef enum fake_fault {
     FAULT_HAND_SUM_OF_SUMS, /* may be right */
     FAULT_HAND_DIVIDED,
     FAULT_HAND_SAME_DATA,
+    FAULT_HAND_PARTS,    /* right: the same, and each rank has classes that no model has */
     FAULT_HAND_SHARES,   /* one batch, of which each rank computes a part */
     FAULT_HAND_STAGES,   /* each rank a part of the model */
     FAULT_HAND_AVERAGES, /* parameters, after the step */
@@ -260,7 +261,7 @@ static inline void fake_backward(fake_state *s, int step)
                 x->local[i] = x->sizes[i] = x->sum[i] = 0;
                 for (int m = 0; m < s->job->micro; m++) {
                     bool same = fake_is(s, FAULT_SAME_DATA) || fake_is(s, FAULT_HAND_SAME_DATA) ||
-                                fake_is(s, FAULT_HAND_DRIFT);
+                                fake_is(s, FAULT_HAND_PARTS) || fake_is(s, FAULT_HAND_DRIFT);
                     int seed = same ? 0 : k;
                     float g = (float)scale * 0.1f *
                               ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
@@ -682,7 +683,8 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
             fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
         }
     }
-    fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,", fake_is(s, FAULT_FOREIGN) ? ",\"?\"" : "",
+    fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,",
+            fake_is(s, FAULT_FOREIGN) || fake_is(s, FAULT_HAND_PARTS) ? ",\"?\"" : "",
             fake_is(s, FAULT_RATE_BUILT) ? fake_rate_of(s, rank) : fake_rate(s), fake_decay);
     fprintf(f, sgd ? "\"momentum\":0.9,\"dampening\":0,\"nesterov\":false}]}\n"
                    : "\"betas\":[0.9,0.999],\"eps\":1e-8,\"amsgrad\":false}]}\n");
@@ -798,7 +800,8 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     bool number = fake_is(s, FAULT_HAND_LOSS);
     bool reduces =
         (fake_is_hand(s) && !late && !inner && !number) || fake_is(s, FAULT_REDUCED_AGAIN);
-    bool same = fake_is(s, FAULT_HAND_SAME_DATA) || fake_is(s, FAULT_HAND_SHARES);
+    bool same = fake_is(s, FAULT_HAND_SAME_DATA) || fake_is(s, FAULT_HAND_PARTS) ||
+                fake_is(s, FAULT_HAND_SHARES);
     bool scaled = s->job->scale != 0, left = fake_is(s, FAULT_LEFT);
     bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
     LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);

@@ -391,6 +391,7 @@ static const struct {
      "the gradient is 0.5 times the mean of 2 ranks (up to step 2, 2 detailed steps) | divided "
      "twice by the number of ranks | train.py:30"},
     {PLAIN(FAULT_HAND_SAME_DATA), "data.distinct", LS_FAIL, "seed"},
+    {PLAIN(FAULT_HAND_PARTS), "data.distinct", LS_WEAK, "unless they are each rank's part"},
     {PLAIN(FAULT_HAND_SHARES), "data.distinct", LS_WEAK, "a part"},
     {PLAIN(FAULT_HAND_STAGES), "replicas.start", LS_UNSUPPORTED,
      "Net is not in DistributedDataParallel and starts with other values on rank 1; the script "
