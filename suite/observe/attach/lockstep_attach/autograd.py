@@ -18,6 +18,7 @@ class Autograd:
         self.depth = 0  # 1 within the user's backward: a checkpoint's own is part of it
         self.passes = 0
         self.injected = False
+        self.clips = False  # the script has called a clip
         self.returns = (
             0  # calls of torch.autograd.grad that run: parameters do not get what it makes
         )
@@ -262,7 +263,7 @@ class Autograd:
     def _enter_clip(self, how, limit, kind, args, kwargs):
         self.before_change()
         hub = self.hub
-        hub.steps.detail.before_clip()
+        self.clips = True
         limit = None if isinstance(limit, str) else hub.optimizers.value(limit)
         kind = "inf" if kind == float("inf") else kind
         members = {"limit": limit, "norm": None, "norm_type": kind, "params": None}

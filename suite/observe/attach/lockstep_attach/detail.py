@@ -19,7 +19,7 @@ class Detail:
         """Forgets what was taken."""
         self.on = False
         self.taken = {}  # "reduced/fc.weight": samples
-        self.norms = {}  # name: {"reduced": its norm}, where a call clips
+        self.norms = {}  # name: {"reduced": its norm}, where the job clips
         self.cut = set()  # names whose gradients a zero_grad cleared after a backward pass
         self.unread = False  # backward passes ran whose reduced gradients were not read
         self.stepping = set()  # names of what an optimizer that steps now has
@@ -130,18 +130,9 @@ class Detail:
         for entry, param in self.hub.models.trainable():
             if param.grad is not None and (wanted is None or id(param) in wanted):
                 self.taken["%s/%s" % (kind, entry.name)] = entry.sampler.take(param.grad)
-
-    def before_clip(self):
-        """The norms of what the step's first clip gets, whole: reduced, or unscaled behind that."""
-        if self.on:
-            self._timed(self._norms)
-
-    def _norms(self):
-        for entry, param in self.hub.models.trainable():
-            kind = "grad" if "grad/" + entry.name in self.taken else "reduced"
-            norms = self.norms.setdefault(entry.name, {})
-            if param.grad is not None and kind not in norms:
-                norms[kind] = norm(self.hub.torch, param.grad)
+                if kind in NORMS and (self.hub.autograd.clips or self.hub.steps.now.number == 1):
+                    norms = self.norms.setdefault(entry.name, {})
+                    norms[kind] = norm(self.hub.torch, param.grad)
 
     # ---- an optimizer's step ---------------------------------------------------------------------
 
