@@ -165,8 +165,6 @@ def drawn_once(again, record):
     def same_dropout(input, p=0.5, training=True, inplace=False):
         if not training or p == 0:
             return input
-        if record.model.compiled:
-            again.hub.steps.detail.again_told["again_redrawn"] = "dropout"
         mask, drawn_in = at.get(_state(again), (None, torch.float32))
         if mask is None:
             tell_of_others(input)
@@ -175,6 +173,11 @@ def drawn_once(again, record):
         ones = torch.ones(input.shape, dtype=drawn_in, device=input.device)
         drawn = dropout(ones, p, True) != 0
         return _masked(input, drawn if mask is None else mask, p)
+
+    def redrawn(input, p=0.5, training=True, inplace=False):
+        if training and p > 0:
+            again.hub.steps.detail.again_told["again_redrawn"] = "dropout"
+        return dropout(input, p, training, inplace)
 
     def same_attention(*args, **kwargs):
         if not _drops(args, kwargs):
@@ -189,8 +192,8 @@ def drawn_once(again, record):
             noted = Attention(again.random(), torch.float32, query, key)
         return _attend(again, attention, noted, args, kwargs)
 
-    dropped = record.dropped
-    kept = same_dropout if dropped.masks else None
+    dropped, others = record.dropped, redrawn if record.model.compiled else None
+    kept = same_dropout if dropped.masks else others
     with _in_place(again.hub, kept, same_attention if dropped.attention else None):
         yield
 
