@@ -177,7 +177,7 @@ class Optimizers:
         return [[one.name if one is not None else "?" for one in group] for group in groups]
 
     def _report_held(self, optimizer):
-        """Where a model was wrapped anew, or a group was added, since its event."""
+        """Where a model was wrapped again, or a group was added, since its event."""
         entry, count = self.known(optimizer), len(self.hub.models.models)
         if entry.models == count and len(entry.names) == len(optimizer.param_groups):
             return
