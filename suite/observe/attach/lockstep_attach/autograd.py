@@ -19,9 +19,7 @@ class Autograd:
         self.passes = 0
         self.injected = False
         self.clips = False  # the script has called a clip
-        self.returns = (
-            0  # calls of torch.autograd.grad that run: parameters do not get what it makes
-        )
+        self.returns = 0  # calls of torch.autograd.grad that run: it gives parameters nothing
         self.division = None  # where the script's text divides its loss
         self.regions = set()  # (device type, place) of autocast regions that the models are not in
         # [a parameter of its own, its value]: whether casts are of earlier weights

@@ -18,8 +18,7 @@ SHORT = {
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool", "complex64": "c64",
     "complex128": "c128",
 }  # fmt: skip
-CHUNK = 1 << 22  # elements of a tensor that a device turns to FP64 at a time
-CACHED = 1 << 15  # that a CPU does: what is larger leaves its caches
+CACHED = 1 << 15  # elements that a CPU turns to FP64 at a time: more leave its caches
 
 
 def type_name(dtype):
