@@ -220,7 +220,7 @@ typedef struct draws {
     int begun, begun_alike;       /* forwards behind one that drew; of them, in one state */
     const ls_event *last;         /* the forward of rank 0 before */
     int64_t last_step;
-    bool last_alike;
+    bool last_same;
     int64_t step;
     const ls_call *call;
     const char *generator;
@@ -230,15 +230,15 @@ static void add_draws(draws *d, const ls_observe_step *step, const ls_call *a, c
 {
     bool several;
     if (ls_event_has(a->json, begins) && ls_event_has(b->json, begins)) {
-        bool alike = ls_event_same(a->json, b->json, begins);
+        bool same = ls_event_same(a->json, b->json, begins);
         /* the next pass begins in another state in any case: its loader draws a seed */
         bool drew = d->last != NULL && step->step->step - d->last_step <= 1 &&
                     !ls_event_same(d->last, a->json, begins);
         d->begun += drew;
-        d->begun_alike = !alike ? 0 : d->begun_alike + (drew && d->last_alike);
+        d->begun_alike = !same ? 0 : d->begun_alike + (drew && d->last_same);
         d->last = a->json;
         d->last_step = step->step->step;
-        d->last_alike = alike;
+        d->last_same = same;
     }
     if (!ls_event_has(a->json, drawn) || !ls_event_has(b->json, drawn)) {
         return;

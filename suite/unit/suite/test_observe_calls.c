@@ -567,7 +567,7 @@ static const calls_row replicas[] = {
     {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
      "replicas.step", LS_FAIL, "between steps 1 and 3 ranks 0 and 1 hold different parameters"},
     {"!;" TRAINED "3x F b O Z", "replicas.step", LS_PASS, "equal on 2 ranks after 3 of 3 steps"},
-    /* each rank has classes of its own, which no model has */
+    /* each rank holds other classes, in no model */
     {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\",\"?\"]}]}"
      ";" OFF("1", "{\"state\":\"9\"}") "0: F b O Z",
      "replicas.state", LS_UNSUPPORTED, "or that no model has; of what several hold"},
