@@ -57,20 +57,29 @@ static const ls_tol batches =
     LS_TOL(4, "batches with the bits of the first job's: fewer may be of a data set of a few");
 static const ls_tol few = LS_TOL(8, "samples: orders of fewer are equal by chance");
 
+/* How many batches, from the first, are those with which the job that wrote the file began, to the
+ * bit; 0: other ones come among the first, or they are too few, or all equal. */
+static int inputs_again(const ls_observe_trace *trace, int k)
+{
+    enum { MOST = 16 };
+    const char *before[MOST], *now[MOST];
+    int count = first_inputs(&trace->rank[k], MOST, now);
+    int earlier = first_inputs(&trace->before->rank[k], MOST, before), same = 0;
+    while (same < count && same < earlier && strcmp(now[same], before[same]) == 0) {
+        same++;
+    }
+    return same < batches.value || same < count || strcmp(now[0], now[1]) == 0 ? 0 : same;
+}
+
 /* The job that wrote the file began with the same batches: they come again, and those after them
  * never do. */
 static void judge_batches(const ls_observe_trace *trace, ls_observe_finding *out)
 {
-    enum { MOST = 16 };
-    const char *before[MOST], *now[MOST];
     for (int k = 0; k < trace->world; k++) {
-        int count = first_inputs(&trace->rank[k], MOST, now);
-        int earlier = first_inputs(&trace->before->rank[k], MOST, before), same = 0;
-        while (same < count && same < earlier && strcmp(now[same], before[same]) == 0) {
-            same++;
-        }
-        if (same < batches.value || same < count || strcmp(now[0], now[1]) == 0 ||
-            may_come_again(trace, k, now[0])) {
+        const char *first;
+        int same = inputs_again(trace, k);
+        if (same == 0 || first_inputs(&trace->rank[k], 1, &first) == 0 ||
+            may_come_again(trace, k, first)) {
             continue;
         }
         const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[k], load), 0);
@@ -455,7 +464,20 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     free(late);
 }
 
-/* A file that counts steps within a pass, which the job trains on from its first batch again. */
+/* The samples of the pass that a file cut which the job trains on from the first again; 0: none. */
+static int samples_again(const ls_event *cut, const ls_event *on)
+{
+    int trained, again;
+    bool ordered = is_known(on) && is_known(cut) && batch_of(on) == batch_of(cut) &&
+                   ls_event_bool(on, shuffle, false) && is_one_order(cut, on) &&
+                   trained_of(on, &again) == 0 && trained_of(cut, &trained) == 0;
+    return !ordered || trained < few.value || again < few.value ? 0
+           : trained < again                                    ? trained
+                                                                : again;
+}
+
+/* A file that counts steps within a pass, which the job trains on from its first batch again: by
+ * the order of the samples, or of a stream, which has none, by the bits of the batches. */
 static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0), *number;
@@ -463,17 +485,18 @@ static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding 
     int64_t saved = ls_saved_last(&trace->before->rank[0], path);
     const ls_event *on = ls_pass_trained(&trace->rank[0], 0);
     const ls_event *cut = cut_pass(&trace->before->rank[0], saved);
-    int trained, again;
     bool counts = false;
     ls_event_each(number, ls_event_object(load, numbers)) {
         counts = counts || number->number == (double)saved;
     }
-    if (saved < 1 || !counts || !is_known(on) || !is_known(cut) || batch_of(on) != batch_of(cut) ||
-        !is_same_data(on, cut) || !ls_event_same(on, cut, source) ||
-        ls_event_int(on, sampler_epoch, -1) != ls_event_int(cut, sampler_epoch, -1) ||
-        !ls_event_bool(on, shuffle, false) || !is_one_order(cut, on) ||
-        trained_of(on, &again) > 0 || trained_of(cut, &trained) > 0 || trained < few.value ||
-        again < few.value) {
+    if (saved < 1 || !counts || on == NULL || cut == NULL || !is_same_data(on, cut) ||
+        !ls_event_same(on, cut, source) ||
+        ls_event_int(on, sampler_epoch, -1) != ls_event_int(cut, sampler_epoch, -1)) {
+        return;
+    }
+    bool stream = !ls_event_bool(on, indices, true) && !ls_event_bool(cut, indices, true);
+    int again = stream ? inputs_again(trace, 0) : samples_again(cut, on);
+    if (again == 0) {
         return;
     }
     ls_observe_finding one = {0};
@@ -482,9 +505,9 @@ static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding 
                    "cut is begun again, and the count of steps goes on",
                    "skip the batches that were trained on (accelerate.skip_first_batches, "
                    "torchdata's StatefulDataLoader), or write files where a pass ends",
-                   "the first %d samples of the job are those that were trained on before %.100s "
+                   "the first %d %s of the job are those that were trained on before %.100s "
                    "was written, in one order",
-                   trained < again ? trained : again, path);
+                   again, stream ? "batches" : "samples", path);
     ls_finding_guess(out, &one);
 }
 

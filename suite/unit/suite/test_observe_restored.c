@@ -227,6 +227,14 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     LOADED(counts)                                    \
     ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";" \
                                                   "2x " STEP("0.2") ";" SHUFFLED("false", "[0,3]")
+/* A stream: no indices; its batches are known by their bits. */
+#define STREAM(whole)                                                                 \
+    "{\"event\":\"data\",\"loader\":0,\"pass\":0,\"trained\":true,\"indices\":false," \
+    "\"whole\":" whole ",\"count\":8,\"batch\":2,\"at\":\"train.py:45\",\"steps\":[1,5]}"
+#define STREAM_GOES_ON(counts, first)                                                              \
+    LOADED(counts)                                                                                 \
+    ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";" FORWARD(first) ";" FORWARD("2") ";" FORWARD( \
+        "3") ";" FORWARD("4") ";" STREAM("false")
 #define GOES_ON BEGIN "2x " STEP("0.2") ";"
 #define MARKED(event, names, marks) \
     event ",\"at\":\"train.py:10\",\"moments\":" names ",\"marks\":" marks "}"
@@ -426,6 +434,14 @@ static const struct {
      "order | the place"},
     {"/a/", CUT_SHUFFLED("[0,3]"), ON_SHUFFLED("\"epoch\":0"), LS_PASS, ""}, /* counts no steps */
     {"/a/", CUT_SHUFFLED("[0,2]"), ON_SHUFFLED("\"step\":3"), LS_PASS, ""},  /* too few */
+    /* a stream from its begin: within the pass, counted; from elsewhere; behind its end */
+    {"/a/", BATCHES("last.pt") ";" STREAM("false"), STREAM_GOES_ON("\"step\":5", "1"), CALLS_HINT,
+     "the first 4 batches of the job are those that were trained on before last.pt was written, in "
+     "one order | the place"},
+    {"/a/", BATCHES("last.pt") ";" STREAM("false"), STREAM_GOES_ON("\"step\":5", "6"), LS_PASS, ""},
+    {"/a/", BATCHES("last.pt") ";" STREAM("false"), STREAM_GOES_ON("\"epoch\":0", "1"), LS_PASS,
+     ""},
+    {"/a/", BATCHES("last.pt") ";" STREAM("true"), STREAM_GOES_ON("\"step\":5", "1"), LS_PASS, ""},
     /* passes behind it that are as short, and whole ones */
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1",
