@@ -1456,17 +1456,20 @@ train(nn.parallel.DistributedDataParallel(heir), optimizer, 3)
 
 @test
 def averages_of_micro_steps_are_seen(context):
-    """One that moves with every batch, and one with every step of several."""
+    """Those that move with every batch, behind the step as well or before it, and one that moves with
+    every step.
+    """
     code = """
 import copy
 model = Net()
 optimizer = sgd(model)
-kept = [copy.deepcopy(model).requires_grad_(False) for _ in range(2)]
+kept = [copy.deepcopy(model).requires_grad_(False) for _ in range(3)]
 def follow(average):
     for one, own in zip(average.parameters(), model.parameters()):
         one.data.lerp_(own.data, 0.1)
 for number in range(8):
     F.cross_entropy(model(inputs), targets).backward()
+    follow(kept[2])
     if number % 2:
         optimizer.step()
         optimizer.zero_grad()
@@ -1476,9 +1479,9 @@ for number in range(8):
     done, said = with_and_without(context.root, "hasty", ODD_START + code)
     assert done[0].returncode == done[1].returncode == 0, done
     moved = [event for event in said if event["event"] == "averaged"]
-    early = [(e["step"], e["average"]) for e in moved if e.get("early")]
-    assert len(moved) > 4 and len({number for _, number in early}) == 1, moved
-    assert [step for step, _ in early] == [2, 3, 4], moved
+    early = [(e["step"], e["early_times"], e["share"] != 0) for e in moved if e.get("early")]
+    assert len(moved) > 4 and len({e["average"] for e in moved if e.get("early")}) == 2, moved
+    assert sorted(early) == [(n, *e) for n in (2, 3, 4) for e in ((1, True), (2, False))], moved
 
 
 @test

@@ -137,15 +137,16 @@ static void judge_course(const course *c, ls_observe_finding *out)
     }
 }
 
-/* A copy that moves towards the weights behind a step, and did before it, too, where these stayed.
- */
+/* A copy that moves several times in a step, in which the weights do once: before the optimizer
+ * more than once, or before it and then behind it, towards the weights. */
 static int count_early(const ls_observe_rank *rank, int average)
 {
     const ls_event *one;
     int count = 0;
     ls_event_each(one, ls_trace_events(rank, averaged)) {
-        count += ls_event_int(one, average, -1) == average && ls_event_bool(one, early, false) &&
-                 ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
+        bool behind = ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
+        int early = ls_event_int(one, early_times, ls_event_bool(one, early, false));
+        count += ls_event_int(one, average, -1) == average && early + behind > 1;
     }
     return count;
 }
@@ -159,8 +160,8 @@ static void judge_early(const ls_observe_rank *rank, int average, ls_observe_fin
                        "decay counts several times",
                        "update it once after each optimizer.step(), where gradients are "
                        "accumulated as well",
-                       "a copy of the model moves towards the weights before and behind the "
-                       "optimizer's step, in %d steps that were looked at",
+                       "a copy of the model moves towards the weights several times between one "
+                       "optimizer's step and the next, in %d steps that were looked at",
                        early);
     }
 }

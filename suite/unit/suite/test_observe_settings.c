@@ -268,9 +268,11 @@ CALLS_TEST(moments_last, rebuilt)
                                           "};" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", \
                                                                                        "7", "12")
 
-#define EARLY(step, share)                                                                    \
-    "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true,\"share\":" share \
-    ",\"bound\":1e-5};"
+#define EARLY_IN(times, step, share)                                               \
+    "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true" times \
+    ",\"share\":" share ",\"bound\":1e-5};"
+#define EARLY(step, share) EARLY_IN("", step, share)
+#define TWICE(step) EARLY_IN(",\"early_times\":2", step, "0")
 
 /* Twelve steps of two passes on two ranks; what each calls. */
 static const calls_row spans[] = {
@@ -428,7 +430,10 @@ static const calls_row others[] = {
      "b O Z",
      "precision.autocast", LS_SKIP, ""},
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0.05"),
-     "optimizer.average", CALLS_HINT, "before and behind the optimizer's step, in 3 steps"},
+     "optimizer.average", CALLS_HINT,
+     "several times between one optimizer's step and the next, in 3 steps"},
+    {ALIKE "; 3x " PLAIN "b O Z; " TWICE("1") TWICE("2") TWICE("3"), "optimizer.average",
+     CALLS_HINT, "several times between one optimizer's step and the next, in 3 steps"},
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0"),
      "optimizer.average", NO_HINT, ""}, /* before the step alone */
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "-0.05") EARLY("2", "-0.05") EARLY("3", "-0.01"),

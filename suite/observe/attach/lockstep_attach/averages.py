@@ -73,10 +73,10 @@ class Averages:
 
     # ---- how copies of a model move --------------------------------------------------------------
 
-    def opened(self):
-        """At the first training forward of a detailed step."""
+    def opened(self, first):
+        """At a training forward of a detailed step."""
         for twin in self.twins or ():
-            twin.open(self._sample)
+            twin.open(self.hub.torch, self._sample, first)
 
     def stepped(self):
         """Behind an optimizer, in a detailed step: a script averages its weights from here on."""
@@ -180,8 +180,8 @@ class Twin:
     def __init__(self, module, root):
         self.ref, self.root = map(_weakly, (module, root))
         self.place = max(enumerate(module.parameters()), key=lambda one: one[1].numel())[0]
-        self.opened = self.before = self.own = self.bits = None
-        self.begun = self.early = False
+        self.seen = self.before = self.own = self.bits = None
+        self.begun, self.early = False, 0
 
     def tensor(self, ref):
         module = ref()
@@ -191,9 +191,13 @@ class Twin:
     def way(self, sample):
         return float((sample(self.tensor(self.root)) - sample(self.tensor(self.ref))).norm())
 
-    def open(self, sample):
-        kept = self.tensor(self.ref)
-        self.opened, self.early = None if kept is None else sample(kept), False
+    def open(self, torch, sample, first):
+        kept, seen = self.tensor(self.ref), self.seen
+        self.seen = None if kept is None else sample(kept)
+        if first or self.seen is None:
+            self.early = 0
+        elif seen is not None:
+            self.early += not torch.equal(seen, self.seen)
 
     def begin(self, hub, sample):
         kept, own = self.tensor(self.ref), self.tensor(self.root)
@@ -203,8 +207,9 @@ class Twin:
             self.begun = True
             self.bits = hub.digests.digest([p.detach() for p in self.ref().parameters()])
         self.before = sample(kept) if self.before is None else self.before
-        if self.opened is not None:
-            self.early, self.opened = not hub.torch.equal(self.opened, self.before), None
+        if self.seen is not None:
+            self.early += not hub.torch.equal(self.seen, self.before)
+            self.seen = None
         self.own = sample(own)
 
     def end(self, torch, sample):
@@ -218,7 +223,7 @@ class Twin:
             return None
         largest = max(float(before.norm()), float(self.own.norm()))
         bound = 2 * torch.finfo(kept.dtype).eps * (largest / square**0.5 + 1)
-        early = {"early": True} if self.early else {}
+        early = {"early": True, "early_times": self.early} if self.early else {}
         return {"share": float((way * moved).sum()) / square, "bound": bound, **early}
 
 

@@ -254,8 +254,8 @@ class Steps:
         if training:
             if self.now.asked:
                 self.close()
-            if self.now.detail and not self.now.forward:
-                self.hub.averages.opened()
+            if self.now.detail:
+                self.hub.averages.opened(first=not self.now.forward)
             self.now.forward = True
         elif self.now.asked and self.now.tail is None:
             self.now.tail = len(self.now.calls)
