@@ -449,14 +449,18 @@ static bool was_given(const ls_observe_rank *rank, const char *bits)
     return false;
 }
 
-/* Averages that move by more than rounding. */
+/* By more than rounding. */
+static bool moves(const ls_event *averaged)
+{
+    return ls_event_number(averaged, share, 0) > ls_event_number(averaged, bound, INFINITY);
+}
+
 static int count_moving(const ls_observe_rank *rank)
 {
     const ls_event *one;
     int count = 0;
     ls_event_each(one, ls_trace_events(rank, averaged)) {
-        count += ls_event_has(one, bits) &&
-                 ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
+        count += ls_event_has(one, bits) && moves(one);
     }
     return count;
 }
@@ -474,7 +478,7 @@ static void judge_anew(const ls_observe_trace *trace, int k, const ls_event *fir
     const ls_event *save = ls_saved_by(trace->before, path, &writer);
     const ls_event *was = moved_in(before, 0, 1);
     bool drawn = was != NULL && ls_event_same(was, first, bits);
-    if (ls_saved_last_restored(rank, "optimizer") == NULL || save == NULL ||
+    if (ls_saved_last_restored(rank, "optimizer") == NULL || save == NULL || !moves(first) ||
         was_given(rank, bits) || count_moving(rank) != 1 || count_moving(before) != 1 ||
         ls_event_count(ls_event_list(save, averages)) != 1) {
         return;
@@ -539,10 +543,50 @@ static void judge_average(const ls_observe_trace *trace, int k, const ls_event *
         ls_event_number(moved_in(before, was, 2), share, NAN));
 }
 
+static const ls_tol copied = LS_TOL(0.7, "of the way to the weights: an average that goes more of "
+                                         "it may be the weights themselves, as where it begins");
+
+/* Training goes on, with the optimizer's state, from the weights of the average: it was in the
+ * model when the file was written. The average followed the weights in smaller steps by then. */
+static void judge_exchanged(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    const ls_event *load = ls_event_at(ls_trace_events(rank, load), 0), *model, *one, *last = NULL;
+    const char *path = ls_event_text(load, path, "");
+    int writer = 0, number = -1;
+    const ls_event *save = ls_saved_by(trace->before, path, &writer);
+    ls_event_each(model, ls_trace_events(rank, model)) {
+        const char *bits = ls_event_text(ls_event_object(model, digest), param, "");
+        bool trained = ls_job_is_trained(rank, ls_event_int(model, model, -1), true);
+        number = trained && number < 0 ? average_of(trace->before, path, bits) : number;
+    }
+    ls_event_each(one, ls_trace_events(&trace->before->rank[writer], averaged)) {
+        bool then =
+            ls_event_int(one, average, -1) == number && ls_saved_step(one) <= ls_saved_step(save);
+        last = then ? one : last;
+    }
+    if (save == NULL || number < 0 || last == NULL || !moves(last) ||
+        ls_event_number(last, share, 1) > copied.value ||
+        ls_saved_last_restored(rank, "optimizer") == NULL) {
+        return;
+    }
+    ls_observe_finding guessed = {0};
+    ls_finding_set(&guessed, LS_FAIL, ls_event_text(load, at, ""),
+                   "the file was written while the average was in the model, and the weights that "
+                   "were trained are not put back",
+                   "put the trained weights back before the file is written, or save both and "
+                   "load the trained ones into the model",
+                   "rank %d: the job goes on, with the optimizer's state, from the bits of the "
+                   "average of the weights in %.100s, not from the weights that were trained",
+                   k, path);
+    ls_finding_guess(out, &guessed);
+}
+
 void ls_restored_judge_averages(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     for (int k = 0; k < trace->world; k++) {
         const ls_event *one;
+        judge_exchanged(trace, k, out);
         ls_event_each(one, ls_trace_events(&trace->rank[k], averaged)) {
             if (ls_event_has(one, bits) && ls_verdict_good(out->verdict.code)) {
                 judge_average(trace, k, one, out);

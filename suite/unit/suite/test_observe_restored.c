@@ -303,6 +303,12 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
           "\"9\"};"                                                                               \
           "3x " STEP("0.2") ";" SHARES(bits, a, b, c)
 
+#define IN_MODEL(bits)                                                                            \
+    "{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"params\":[[\"body.weight\",4,\"f32\"," \
+    "true]],"                                                                                     \
+    "\"digest\":{\"param\":\"" bits "\"}};"                                                       \
+    "{\"event\":\"optimizer\",\"optimizer\":1,\"groups\":[{\"params\":[\"body.weight\"]}]};"
+
 /* A job whose schedule gives these rates, and the next one, of that epoch, from the file's rate. */
 #define RATED(rate, next) STEP(rate) " L{\"lr\":[" next "]};"
 #define SCHEDULE_OF(a, b) BUILT ";" RATED("0.1", a) RATED(a, b) EPOCH("0", "d") ALL_SAVED("2")
@@ -500,6 +506,13 @@ static const struct {
      "that were loaded, but as that one began, to the bit"},
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("1", "0", "0", "0"), LS_PASS, ""},
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_PASS, ""},
+    /* the average's bits in the model: of one that followed it, or that was a copy of it */
+    {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"),
+     CALLS_HINT, "from the bits of the average"},
+    {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), IN_MODEL("8") AVERAGES_ON("9", "0.1", "0.1", "0.1"),
+     LS_PASS, ""},
+    {"/a/", AVERAGED("1", "1", "1", ""), IN_MODEL("9") AVERAGES_ON("9", "1", "1", "1"), LS_PASS,
+     ""},
     {"/a/", AVERAGED("0.9", "0.8", "0.7", MOVED_BY("5", "0.9", "")),
      AVERAGES_ON("9", "0.9", "0.8", "0.7"), LS_PASS, ""},
     /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
