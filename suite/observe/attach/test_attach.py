@@ -1485,6 +1485,28 @@ for number in range(8):
 
 
 @test
+def measured_values_are_seen(context):
+    """What ReduceLROnPlateau is given, a number or a tensor, and by which mode; of others nothing."""
+    code = """
+model = Net()
+optimizer = sgd(model)
+made = torch.optim.lr_scheduler
+by_value = made.ReduceLROnPlateau(optimizer, "max")
+cycle = made.CyclicLR(optimizer, 0.1, 0.2, mode="triangular", cycle_momentum=False)
+for value in (0.5, torch.tensor(0.25)):
+    F.cross_entropy(model(inputs), targets).backward()
+    optimizer.step()
+    by_value.step(value)
+    cycle.step()
+"""
+    done, said = with_and_without(context.root, "measured", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
+    found = [(call["metric"], call.get("better")) for call in calls if "metric" in call]
+    assert found[0] == (0.5, "max") and found[1][0] == 0.25 and len(found) == 2, calls
+
+
+@test
 def settings_of_other_kinds(context):
     """Left out: what a class keeps under the name of a known setting, of another kind."""
     code = """

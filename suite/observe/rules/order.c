@@ -693,6 +693,73 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
     }
 }
 
+/* What a schedule that is stepped by a measured value was given, and the training's loss. */
+typedef struct measured {
+    const ls_call *last;
+    int calls, worse;
+    double value, rate, loss; /* of the first call: its rate, the mean loss of the steps before */
+    double rate_now, loss_now;
+} measured;
+
+static void note_value(const ls_call *call, double loss, measured *m)
+{
+    double value = ls_event_number(call->json, metric, NAN);
+    bool least = strcmp(ls_calls_text(call, better), "min") == 0;
+    m->rate_now = ls_event_number_at(ls_event_list(call->json, lr), 0);
+    m->loss_now = loss;
+    m->rate = m->calls == 0 ? m->rate_now : m->rate;
+    m->loss = m->calls == 0 ? loss : m->loss;
+    m->worse += m->calls > 0 && (least ? value > m->value : value < m->value);
+    m->value = value;
+    m->last = call;
+    m->calls++;
+}
+
+/* By the schedules' numbers. */
+static void read_values(const ls_observe_rank *rank, measured list[SCHEDULES])
+{
+    double sum[SCHEDULES] = {0};
+    int steps[SCHEDULES] = {0};
+    ls_trace_each_step(step, rank) {
+        for (int n = 0; n < SCHEDULES; n++) {
+            sum[n] += step->step->loss;
+            steps[n]++;
+        }
+        ls_trace_each_kind(call, step, LS_CALL_SCHEDULE) {
+            int n = ls_event_int(call->json, schedule, SCHEDULES);
+            if (n < SCHEDULES && ls_event_has(call->json, metric)) {
+                note_value(call, sum[n] / steps[n], &list[n]);
+                sum[n] = steps[n] = 0;
+            }
+        }
+    }
+}
+
+static const ls_tol always_worse =
+    LS_TOL(5, "values: of 5 random ones each is above the one before once in 5! = 120 times");
+static const ls_tol learns = LS_TOL(0x1p-5, "of the mean loss: what falls by less may be noise");
+
+/* All values are worse than the one before, by the schedule's mode, while the training's loss
+ * falls: more of it is better, or its sign is turned. */
+static void judge_measured(int k, measured m, ls_observe_finding *out)
+{
+    if (m.calls < always_worse.value || m.worse < m.calls - 1 || !(m.rate_now < m.rate) ||
+        !(m.loss_now < m.loss - learns.value * fabs(m.loss))) {
+        return;
+    }
+    const char *better = ls_calls_text(m.last, better);
+    bool least = strcmp(better, "min") == 0;
+    ls_finding_set(out, LS_FAIL, m.last->at,
+                   "the schedule's mode does not fit the value: it cuts the rate while training "
+                   "improves",
+                   least ? "mode=\"max\" for an accuracy, and a loss without a minus"
+                         : "mode=\"min\" for a loss",
+                   "rank %d: %s in mode %s is given a value that %s in each of %d calls, while the "
+                   "training's loss goes from %.3g to %.3g: it has cut the rate from %.3g to %.3g",
+                   k, ls_calls_text(m.last, class), better, least ? "grows" : "falls", m.calls,
+                   m.loss, m.loss_now, m.rate, m.rate_now);
+}
+
 void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     schedules s = {0};
@@ -717,6 +784,13 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         for (int t = 0; t < count; t++) {
             ls_observe_finding one = {0};
             judge_turn(k, &list[t], &one);
+            ls_finding_guess(out, &one);
+        }
+        measured values[SCHEDULES] = {0};
+        read_values(&trace->rank[k], values);
+        for (int n = 0; n < SCHEDULES; n++) {
+            ls_observe_finding one = {0};
+            judge_measured(k, values[n], &one);
             ls_finding_guess(out, &one);
         }
     }

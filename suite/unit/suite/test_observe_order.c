@@ -12,6 +12,15 @@
            "\"schedule\":0,\"at\":\"train.py:40\"};"
 
 /* Calls of each of four steps, the rule, the verdict, words of the finding. */
+#define VALUE(loss, value, better, lr)                                            \
+    "<\"loss\":" loss                                                             \
+    ",> F b O L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\",\"metric\":" value \
+    ",\"better\":\"" better "\",\"lr\":[" lr "]} Z"
+#define VALUES(better, lr, loss, last, lr_last)                                             \
+    VALUE("3", "-2", better, "0.4")                                                         \
+    ";" VALUE("2.9", "-1.9", better, "0.4") ";" VALUE("2.8", "-1.8", better, lr) ";" VALUE( \
+        "2.7", "-1.7", better, lr) ";" VALUE(loss, last, better, lr_last)
+
 static const calls_row rows[] = {
     /* gradients that are cleared before any step */
     {"4x F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z", "order.zero", CALLS_HINT,
@@ -72,6 +81,15 @@ static const calls_row rows[] = {
     {"4x F S B K P L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\"} Z "
      "L{\"schedule\":0,\"class\":\"ReduceLROnPlateau\",\"at\":\"train.py:40\"}",
      "order.schedule", LS_PASS, "8 calls"},
+    /* a measured value that gets worse each time while training improves; not each time, where it
+     * does not improve, and where the rate stays */
+    {VALUES("min", "0.2", "2.0", "-1.6", "0.1"), "order.schedule", CALLS_HINT,
+     "rank 0: ReduceLROnPlateau in mode min is given a value that grows in each of 5 calls, while "
+     "the training's loss goes from 3 to 2: it has cut the rate from 0.4 to 0.1 | .. does not fit"},
+    {VALUES("max", "0.2", "2.0", "-2.4", "0.1"), "order.schedule", NO_HINT, ""},
+    {VALUES("min", "0.2", "2.0", "-2.1", "0.1"), "order.schedule", NO_HINT, ""},
+    {VALUES("min", "0.2", "2.99", "-1.6", "0.1"), "order.schedule", NO_HINT, ""},
+    {VALUES("min", "0.4", "2.0", "-1.6", "0.4"), "order.schedule", NO_HINT, ""},
 };
 
 CALLS_TEST(calls_are_judged, rows)

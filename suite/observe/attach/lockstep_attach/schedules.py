@@ -1,7 +1,7 @@
 """Learning-rate schedules: each step that the script itself takes, with the rates after it."""
 
 from . import script_text
-from .wrapping import ByObject
+from .wrapping import ByObject, given
 
 BUILT = 64  # schedules whose construction is written
 READ = 4  # of them, those for which the script's text is read
@@ -138,6 +138,9 @@ class Schedules:
         count = getattr(schedule, "last_epoch", None)
         if isinstance(count, (int, float)):
             entry["epoch"] = count
+        metric, better = given(args, kwargs, "metrics", 1), getattr(schedule, "mode", None)
+        if better in ("min", "max") and metric is not None:
+            entry.update(metric=float(metric), better=better)
 
     def counts(self):
         """Where the schedules of the job stand."""
