@@ -631,6 +631,11 @@ def again_with_noise_computed_again(context):
 
 
 @test
+def again_with_a_weight_that_a_hook_makes(context):
+    again(context.both("old_norm"), "0.weight_g", "0.weight_v", "0.bias")
+
+
+@test
 def accumulation(context):
     if VERSION < (2, 0):
         return
@@ -1456,8 +1461,8 @@ train(nn.parallel.DistributedDataParallel(heir), optimizer, 3)
 
 @test
 def averages_of_micro_steps_are_seen(context):
-    """Those that move with every batch, behind the step as well or before it, and one that moves with
-    every step.
+    """Those that move with every batch, behind the step as well or before it, and one that moves
+    with every step.
     """
     code = """
 import copy
@@ -1486,7 +1491,7 @@ for number in range(8):
 
 @test
 def measured_values_are_seen(context):
-    """What ReduceLROnPlateau is given, a number or a tensor, and by which mode; of others nothing."""
+    """What ReduceLROnPlateau is given, a number or a tensor, and its mode; of others nothing."""
     code = """
 model = Net()
 optimizer = sgd(model)

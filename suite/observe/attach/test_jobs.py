@@ -1004,6 +1004,14 @@ def noisy_again(losses):
     noisy_job(losses, NoisyAgain())
 
 
+@job
+def old_norm(losses):
+    """A weight that a hook makes of two parameters in each forward, and keeps in the module."""
+    model = mlp()
+    torch.nn.utils.weight_norm(model[0])
+    noisy_job(losses, model)
+
+
 SAFETENSORS = """
 import torch
 

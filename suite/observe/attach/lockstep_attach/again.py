@@ -429,6 +429,10 @@ class Again:
             # set by a trainer; the class's own computes the same, or the outputs show it
             if "forward" in vars(part):
                 memo[id(vars(part)["forward"])] = None
+            # a kept result, as torch.nn.utils.weight_norm's: its hook makes it in each forward
+            for value in vars(part).values():
+                if isinstance(value, self.hub.torch.Tensor) and not value.is_leaf:
+                    memo[id(value)] = value.detach().clone()
         module = copy.deepcopy(inner, memo).to(dtype)
         for part in module.modules():
             vars(part).pop("forward", None)
