@@ -237,10 +237,11 @@ static bool is_in(const ls_observe_report *report, const cJSON *verdict, part wh
     return part_of(verdict) == which && (which != HINTED || shows_hints(report));
 }
 
-/* The verdict's first line; with `place` in place of the evidence, where there is one. */
-static void describe_verdict(const cJSON *verdict, int number, bool place, char text[TEXT_BYTES])
+/* The verdict's first line; `brief`: of a failure its place for the evidence, if it has one. */
+static void describe_verdict(const cJSON *verdict, int number, bool brief, char text[TEXT_BYTES])
 {
     part of = part_of(verdict);
+    bool place = brief && of == FAILED;
     const char *evidence = ls_json_string(verdict, "evidence", "");
     ls_text_put(text, TEXT_BYTES, "%s %d - %s # %s%s%s",
                 of == PASSED                             ? "ok"
@@ -373,7 +374,7 @@ static int print_part(const ls_observe_report *report, part which, bool first, i
             fputs(all, to);
         } else {
             describe_verdict(verdict, number, true, text);
-            fprintf(to, "%.80s\n", text);
+            fprintf(to, strlen(text) > 80 ? "%.77s...\n" : "%s\n", text);
         }
         used += whole ? count_lines(all) : 1;
         rest--;
