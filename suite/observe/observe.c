@@ -188,20 +188,23 @@ static bool is_hidden(const ls_observe_trace *trace, char *text, size_t bytes)
 {
     const ls_observe_rank *rank = &trace->rank[0];
     const ls_event *event = ls_event_at(ls_trace_events(rank, attach), 0);
-    bool forwards = false, details = false;
+    bool forwards = false, details = false, graded = false;
     ls_trace_each_step(step, rank) {
         details = details || (step->detail && step->step->step > 1);
         ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
             forwards = forwards || ls_calls_is_training(call);
+            graded = graded || ls_calls_flag(call, grad) == 1;
         }
     }
     bool closure = !details && ls_thrown_closure(trace), parts = is_in_parts(rank);
-    if (!trace->attached || (!parts && (event == NULL || (forwards && !closure)))) {
+    bool eval = graded && !forwards;
+    if (!trace->attached || (!parts && !eval && (event == NULL || (forwards && !closure)))) {
         return false;
     }
     ls_text_put(text, bytes,
                 parts     ? "; each rank holds a part of the parameters"
                 : closure ? "; no step can be looked at in detail (%s)"
+                : eval    ? "; all forwards with autograd are in eval mode"
                           : "; no training forward of a known model was seen (%s)",
                 event == NULL ? "" : ls_event_text(event, error, ""));
     return true;

@@ -634,7 +634,10 @@ void ls_rules_gradient_judge(const ls_observe_trace *trace, ls_observe_finding *
         for (int k = 0; k < samples.world; k++) {
             if (samples.file[k] != NULL && samples.number > 1 && !said) {
                 const char *text = ls_dumpfile_text(samples.file[k], "again", "no reason is given");
-                ls_text_put(why, sizeof why, "%s", text);
+                ls_text_put(why, sizeof why, "%s",
+                            strcmp(text, "done") == 0
+                                ? "the job has no gradient by backward() to compare with the copy's"
+                                : text);
                 said = strcmp(text, "not a step that is run again") != 0;
             }
             if (samples.file[k] != NULL) {

@@ -630,6 +630,8 @@ static const calls_row replicas[] = {
      "F{\"grad\":false} b O Z",
      "reduction.left", LS_WEAK, "no training forward of a known model was seen"},
     {"2x b O Z", "reduction.left", LS_WEAK, "| look at more steps in detail"},
+    {"2x F{\"training\":false} b O Z", "reduction.left", LS_WEAK,
+     "no detailed step after the first; all forwards with autograd are in eval mode |  |  |"},
     {"!\"params\":[],\"parts\":4,;2x F b O Z", "reduction.left", LS_WEAK,
      "no detailed step after the first; each rank holds a part of the parameters |  |  |"},
     {"!\"world\":4,;" TRAINED OFF("1", "{\"param\":\"9\"}") "0: F b O Z", "replicas.step",
