@@ -23,7 +23,7 @@ echo "mutate: building $tree"
 units=units
 [ $part = all ] || units=$(git ls-files 'suite/unit/suite/test_*.c' | sed 's|.*/\(.*\)\.c|\1|')
 of() { # FOLDER: the targets of the units in it
-    [ $part = all ] && echo units || { echo "$units" | sed "s|^|$1/unit/|" && echo "$1/wheel/lockstep"; }
+    [ $part = all ] && echo units || echo "$units" | sed "s|^|$1/unit/|"
 }
 sh suite/mutate/make.sh "$PWD/$tree" -j"$jobs" programs $(of build)
 # Processes that end with _exit or exec write their counts, too.

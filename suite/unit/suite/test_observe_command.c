@@ -848,8 +848,8 @@ TEST(the_wheel_is_whole_and_judges_as_the_tree)
     static const char *const jobs[] = {"good", "apart", "odd"};
     static char tree[SAID_BYTES], wheel[SAID_BYTES];
     char make[PATH_MAX], unpack[PATH_MAX];
-    if (system("python3 -c pass 2>/dev/null") != 0) {
-        return; /* nor is there a pip */
+    if (getenv("LS_SANDBOX") != NULL || system("python3 -c pass 2>/dev/null") != 0) {
+        return; /* linked with a mutant's shared objects; or there is no pip either */
     }
     ck_assert(ls_path_find("suite/observe/wheel/make.py", make, sizeof make));
     ck_assert(ls_path_find("suite/unit/unpack_wheel.py", unpack, sizeof unpack));
