@@ -47,7 +47,7 @@ static const struct option {
     {"master-weights", "--opt-level=O2", "true", "False=false True=true", "false 0 yes"},
     {"master-weights", "--opt-level=O3", "false", "True=true", "1"},
     {"tf32", "", "false", "=true", "1"},
-    {"optimizer", "", "'sgd'", "'adam' 'adamw' 'lamb' 'lars'", "rmsprop SGD adamax"},
+    {"optimizer", "", "'sgd'", "'adam' 'lars'", "rmsprop SGD adamax"},
     {"lr", "", "0.1", "0 0.25", "-0.1 nan inf 1e39 0.1x"},
     {"lr-scaling", "", "'none'", "'linear'", "sqrt Linear"},
     {"schedule", "", "'constant'", "'cosine:9s' 'polynomial:9s:2'",

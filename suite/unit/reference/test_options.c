@@ -95,6 +95,7 @@ TEST(every_optimizer_is_offered)
         /* Apex's FusedLAMB has 1e-6 */
         ck_assert(options.epsilon == (options.optimizer == LS_OPTIMIZER_LAMB ? 1e-6 : 1e-8));
     }
+    ck_assert(parse("--optimizer rmsprop").status == LS_ERR_USAGE);
     ck_assert(parse("--eps 1e-5 --optimizer lamb").options.epsilon == 1e-5);
     ck_assert(parse("--nesterov --optimizer lars").status == LS_OK);
 }
