@@ -760,6 +760,29 @@ static void judge_measured(int k, measured m, ls_observe_finding *out)
                    m.loss, m.loss_now, m.rate, m.rate_now);
 }
 
+/* A schedule that is stepped with every batch of a step is early in each but the last of them. */
+static void fail_early(const ls_observe_trace *trace, int k, const ls_call *early,
+                       ls_observe_finding *out)
+{
+    turns list[SCHEDULES];
+    int count = read_turns(&trace->rank[k], trace->world, list), batches = 0;
+    for (int t = 0; t < count; t++) {
+        bool own = list[t].number == ls_event_int(early->json, schedule, -1);
+        batches = own && list[t].batches >= two_turns.value ? list[t].times : batches;
+    }
+    ls_finding_set(out, LS_FAIL, early->at, "scheduler.step() before optimizer.step()",
+                   batches > 0 ? "step the schedule where the optimizer steps, as often as that"
+                               : "call scheduler.step() after optimizer.step()",
+                   "rank %d: %s.step() before the first optimizer.step(): the first value "
+                   "of the schedule is never used",
+                   k, ls_calls_text(early, class));
+    if (batches > 0) {
+        ls_verdict_cause(&out->verdict,
+                         "the schedule is stepped with every batch, the optimizer with every %d",
+                         batches);
+    }
+}
+
 void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     schedules s = {0};
@@ -771,11 +794,7 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         s.skipped += own.skipped;
         s.on_skip = s.on_skip == NULL ? own.on_skip : s.on_skip;
         if (early != NULL && is_called_later(rank, early)) {
-            ls_finding_set(out, LS_FAIL, early->at, "scheduler.step() before optimizer.step()",
-                           "call scheduler.step() after optimizer.step()",
-                           "rank %d: %s.step() before the first optimizer.step(): the first value "
-                           "of the schedule is never used",
-                           k, ls_calls_text(early, class));
+            fail_early(trace, k, early, out);
         }
     }
     for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {

@@ -66,7 +66,8 @@ static const calls_row rows[] = {
      "L{\"schedule\":1,\"at\":\"train.py:9\"}",
      "order.schedule", LS_FAIL,
      "rank 0: StepLR.step() before the first optimizer.step(): the first value of the schedule is "
-     "never used | scheduler.step() before optimizer.step() | train.py:27"},
+     "never used | the schedule is stepped with every batch, the optimizer with every 2 | "
+     "train.py:27"},
     {"F S B L{\"schedule\":0,\"epoch\":0} K P Z; 3x F S B "
      "L{\"schedule\":0,\"lr\":[0.2],\"epoch\":1} K P Z",
      "order.schedule", LS_PASS, "4 calls"}, /* from a count of -1 */
