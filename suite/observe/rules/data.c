@@ -600,12 +600,21 @@ static bool repeats(const ls_event *a, const ls_event *b)
             strcmp(order, ls_event_text(b, order, "")) == 0);
 }
 
-/* The same loop again: a loader may be built anew for each epoch. Two that a loop goes through side
- * by side are not. */
+static bool is_same_loader(const ls_event *a, const ls_event *b)
+{
+    return ls_event_int(a, loader, -1) == ls_event_int(b, loader, -1);
+}
+
+/* Whether a loop goes through two loaders at once, as by zip(). */
+static bool are_side_by_side(const ls_event *a, const ls_event *b)
+{
+    return !is_same_loader(a, b) && ls_pass_first_step(b) < ls_pass_last_step(a);
+}
+
+/* The same loop again: a loader may be built anew for each epoch. */
 static bool same_loop(const ls_event *a, const ls_event *b)
 {
-    if (ls_event_int(a, loader, -1) != ls_event_int(b, loader, -1) &&
-        ls_pass_first_step(b) < ls_pass_last_step(a)) {
+    if (are_side_by_side(a, b)) {
         return false;
     }
     return ls_event_same(a, b, at) && ls_event_same(a, b, sampler) &&
@@ -625,16 +634,28 @@ static bool is_resumed(const ls_observe_rank *rank, const ls_event *a, const ls_
     return false;
 }
 
-/* The last pass of its loop before this one: those of other loaders may lie between. */
+/* The last pass of its loader before this one, or of one in its place: of loaders that a loop goes
+ * through side by side, and builds anew, the first follows the first. Others may lie between. */
 static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_event *pass)
 {
-    const ls_event *data, *found = NULL;
+    enum { PLACES = 8 };
+    const ls_event *data, *own = NULL, *last = NULL, *other[PLACES] = {NULL};
+    int place = 0;
     ls_event_each(data, ls_trace_events(rank, data)) {
+        if (!is_trained(data)) {
+            continue;
+        }
+        place = last != NULL && are_side_by_side(last, data) ? (place + 1) % PLACES : 0;
+        last = data;
         if (data == pass) {
             break;
         }
-        found = is_trained(data) && same_loop(data, pass) ? data : found;
+        if (same_loop(data, pass)) {
+            own = is_same_loader(data, pass) ? data : own;
+            other[place] = data;
+        }
     }
+    const ls_event *found = own != NULL ? own : other[place];
     return found != NULL && is_resumed(rank, found, pass) ? NULL : found;
 }
 

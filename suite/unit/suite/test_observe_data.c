@@ -171,6 +171,11 @@ CALLS_TEST(data_are_named_where_they_are_built, built)
     members "\"shuffle\":false,\"classified\":true,\"content\":[" a "," b "," c "],"
 
 /* What is just allowed, and one more. */
+/* Two loaders that a loop goes through side by side. */
+#define SIDES(one, mix, other, mix_of_other, steps)                                    \
+    "=DistributedSampler 16 8 0 2 " mix " \"loader\":" one ",\"steps\":[" steps "],; " \
+    "=DistributedSampler 16 8 0 2 " mix_of_other " \"loader\":" other ",\"steps\":[" steps "],"
+
 static const calls_row limits[] = {
     {OF("DistributedSampler", "40 20 0 1", "40 20 19 1", ""), "data.disjoint", LS_PASS,
      "disjoint in 1 passes"},
@@ -207,6 +212,14 @@ static const calls_row limits[] = {
     {OWN "=DistributedSampler 16 8 0 2 3 \"steps\":[1,4],; "
          "=DistributedSampler 16 8 0 2 3 \"loader\":1,\"steps\":[1,4],",
      "data.shuffled", LS_WEAK, "one pass"},
+    {OWN SIDES("0", "3", "1", "5", "1,4") "; " SIDES("0", "5", "1", "7", "4,8"), "data.shuffled",
+     LS_PASS, "2 passes"},
+    {OWN SIDES("0", "3", "1", "5", "1,4") "; " SIDES("2", "5", "3", "7", "4,8"), "data.shuffled",
+     LS_PASS, "2 passes"},
+    {OWN SIDES("0", "3", "1", "5", "1,4") "; " SIDES("2", "3", "3", "7", "4,8"), "data.shuffled",
+     LS_FAIL, "rank 0: pass 2 draws"},
+    {OWN SIDES("0", "3", "1", "5", "1,4") "; " SIDES("0", "7", "1", "5", "4,8"), "data.shuffled",
+     LS_FAIL, "rank 0: pass 3 draws"},
     {OWN "=DistributedSampler 14 7 0 2 3 ; =DistributedSampler 14 7 0 2 3 ", "data.shuffled",
      LS_PASS, "1 passes"},
     {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,", "data.shuffled", LS_FAIL,
