@@ -1490,6 +1490,37 @@ for number in range(8):
 
 
 @test
+def averages_with_statistics_of_the_start_are_seen(context):
+    """A teacher that runs in eval mode in each step, and follows in its parameters, or in all."""
+    code = """
+import copy
+model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3))
+optimizer = sgd(model)
+teacher = copy.deepcopy(model).eval().requires_grad_(False)
+for number in range(6):
+    with torch.no_grad():
+        aim = teacher(inputs).softmax(1)
+    F.cross_entropy(model(inputs + number), aim).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for one, own in zip(teacher.parameters(), model.parameters()):
+        one.data.lerp_(own.data, 0.1)
+    if FOLLOWS:
+        teacher[0].running_mean.copy_(model[0].running_mean)
+"""
+    for follows in (False, True):
+        script = ODD_START + code.replace("FOLLOWS", str(follows))
+        done, said = with_and_without(context.root, "teacher%d" % follows, script)
+        assert done[0].returncode == done[1].returncode == 0, done
+        calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
+        stale = [call["at"] for call in calls if call.get("what") == "stale"]
+        assert bool(stale) != follows, calls
+        assert all(
+            at.endswith(":%d" % (script[: script.index("aim =")].count("\n") + 1)) for at in stale
+        )
+
+
+@test
 def measured_values_are_seen(context):
     """What ReduceLROnPlateau is given, a number or a tensor, and its mode; of others nothing."""
     code = """

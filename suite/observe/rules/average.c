@@ -197,7 +197,8 @@ static void judge_norms(const ls_call *stale, ls_observe_finding *out)
         "normalizes by those of the start",
         "average or copy the buffers, too (state_dict(), use_buffers=True), or call update_bn() "
         "before",
-        "a copy of the model is validated whose weights have moved since the last time, while the "
+        "a copy of the model runs in eval mode whose weights have moved since the last time, while "
+        "the "
         "statistics of its %d norms that were looked at have not, and the model's have",
         ls_event_int(stale->json, norms, 0));
 }

@@ -140,10 +140,10 @@ class Averages:
 
     # ---- copies that the script averages ---------------------------------------------------------
 
-    def look_at(self, root):
-        """At root.eval(), which is no known model: whether the parameters of a copy of one have
-        moved since the last time, and the statistics of its norms have not, while those of the
-        model have.
+    def look_at(self, root, **place):
+        """At root.eval(), which is no known model, or where it runs in eval mode in a detailed
+        step: whether the parameters of a copy of one have moved since the last time, and the
+        statistics of its norms have not, while those of the model have.
         """
         models = {type(inner): inner for inner in self.hub.models.roots()}
         for part in root.modules() if models else ():
@@ -160,7 +160,7 @@ class Averages:
             before = self.copies.get(part)
             self.copies.put(part, now)
             if before is not None and now.stale(before):
-                self._note("stale", part, norms=len(norms))
+                self._note("stale", part, norms=len(norms), **place)
 
 
 class Held:

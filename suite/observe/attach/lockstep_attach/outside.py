@@ -54,6 +54,8 @@ class Outside:
         self.hub.undo(self._remove)
         ran, self.ran = self.ran, []
         for module, at in ran:
+            if not module.training:
+                self.hub.averages.look_at(module, at=at)
             self.hub.put(
                 "outside",
                 step=self.hub.steps.now.number,
