@@ -77,12 +77,20 @@ typedef struct after {
     int gathers;            /* of as many numbers as a batch or the pass has samples */
     int batches, at_end;    /* those after which nothing is cut off */
     const ls_call *counted; /* the first of them */
+    const ls_call *summed;  /* of a few numbers over all ranks, the first */
+    bool hands_on;          /* something else is put together */
 } after;
+
+static const ls_tol scores =
+    LS_TOL(16, "numbers: sums of scores and counts; more of them are something else");
 
 static void note(const ls_call *call, after *out)
 {
     out->combined += ls_calls_combine(call);
     double elements = ls_event_number(call->json, elements, 0);
+    bool sums = strstr(ls_calls_text(call, op), "reduce") != NULL && elements <= scores.value;
+    out->summed = sums && out->summed == NULL ? call : out->summed;
+    out->hands_on = out->hands_on || (!sums && ls_calls_combine(call));
     bool whole = elements == out->samples;
     bool batch = !whole && elements >= out->batch && fmod(elements, out->batch) == 0;
     if (strstr(ls_calls_text(call, op), "gather") != NULL && (batch || whole)) {
@@ -305,11 +313,25 @@ static void judge_padding(const ls_observe_trace *trace, int number, const ls_ev
 {
     after found = look(&trace->rank[0], data);
     double length, batches = floor(found.samples / found.batch);
-    if (!ls_pass_is_divided(data, trace->world) || found.gathers == 0) {
+    bool sums = found.summed != NULL && !found.hands_on;
+    if (!ls_pass_is_divided(data, trace->world) || (found.gathers == 0 && !sums)) {
         return;
     }
     ++*gathered;
     double again = drawn_again(trace, number, &length);
+    if (sums && again > padding_share.value * length) {
+        ls_finding_set(out, LS_FAIL, found.summed->at,
+                       "samples that a sampler adds, so that all ranks have as many, count twice "
+                       "in the score",
+                       "divide the data set without padding (Subset(data, range(rank, len(data), "
+                       "world))), or leave out what was added",
+                       "the ranks draw %g of %g samples of a validation again, and sum what they "
+                       "find over all of them",
+                       again, length);
+    }
+    if (sums) {
+        return;
+    }
     if (again == 0 || !((found.batches > 0 && found.batches >= batches) || found.at_end > 0)) {
         return;
     }
@@ -334,6 +356,6 @@ void ls_rules_validation_padding(const ls_observe_trace *trace, ls_observe_findi
         }
     }
     ls_finding_close(out, gathered, LS_SKIP,
-                     "no validation that is divided gathers what ranks find in its samples",
-                     "%d validations gather samples, and count none twice", gathered);
+                     "no validation that is divided puts together what ranks find in its samples",
+                     "%d validations put together what ranks find, and count none twice", gathered);
 }
