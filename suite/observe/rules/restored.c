@@ -193,6 +193,7 @@ typedef struct rest {
     int skipped, trained, left, whole; /* samples */
     int steps;                         /* of the pass that was cut */
     bool within; /* by the sampler's epoch the pass that goes on is the one that was cut */
+    bool usual;  /* both leave out as many first batches: a look, or a loader that fetches ahead */
 } rest;
 
 /* Samples of a batch, also of a batch sampler that does not say it; 0: unknown. */
@@ -300,9 +301,12 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
         return false;
     }
     int batch = batch_of(on);
+    out->cut = cut;
+    out->on = on;
     out->skipped = trained_of(on, &out->left);
     trained_of(cut, &out->trained);
-    out->whole = out->skipped > 0
+    out->usual = out->skipped > 0 && is_usual(&trace->before->rank[k], out);
+    out->whole = out->skipped > 0 && !out->usual
                      ? ls_job_count(on, count)
                      : ls_job_count(on, length) / (trace->world > 0 ? trace->world : 1);
     ls_event_each(data, ls_trace_events(&trace->before->rank[k], data)) {
@@ -311,11 +315,8 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
             out->whole = ls_job_count(data, count);
         }
     }
-    out->cut = cut;
-    out->on = on;
     out->within = is_within(out);
-    return out->trained > 0 && out->left > 0 &&
-           !(out->skipped > 0 && is_usual(&trace->before->rank[k], out)) &&
+    return out->trained > 0 && out->left > 0 && !out->usual &&
            (out->within || abs(out->trained + out->left - out->whole) < batch);
 }
 
@@ -428,6 +429,9 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     for (int k = 0; k < trace->world && known; k++) {
         r = (rest){0};
         known = find_rest(trace, k, ls_saved_step(save), &r);
+        if (r.usual && abs(r.trained + ls_job_count(r.on, count) - r.whole) < batch_of(r.on)) {
+            judge_offset(&r, load, k, out);
+        }
         if (known && k == 0) {
             length = ls_job_count(r.on, length);
             early = ls_list_make((size_t)length + 1, 1);

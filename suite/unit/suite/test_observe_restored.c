@@ -207,6 +207,9 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define DREW(...) DREW_BY("\"batch\":2", __VA_ARGS__)
 #define CUT(kept) \
     "2x " STEP("0.2") ";" DREW("false", "4", "[0,1]", kept, "1", "3") ";" SAVED("last.pt", "2")
+#define AHEAD(whole, given, used, kept) DREW(whole, given, used, kept, "1", "3")
+#define CUT_AHEAD \
+    "2x " STEP("0.2") ";" AHEAD("false", "6", "[1,2]", "[0,1,2,3,4,5]") ";" SAVED("last.pt", "2")
 #define IN_EPOCH(epoch, whole, given, used, kept)                                                 \
     DREW_BY("\"batch\":2,\"sampler_epoch\":" epoch ",\"epoch_at\":\"train.py:33\"", whole, given, \
             used, kept, "1", "3")
@@ -455,6 +458,15 @@ static const struct {
      LS_FAIL,
      "1 passes behind the first one have 4 samples, as the rest of the one that last.pt cut, and "
      "not 8"},
+    /* the same of a loader that fetches a batch ahead; a later pass that is whole */
+    {"/a/", CUT_AHEAD,
+     GOES_ON AHEAD("true", "4", "[1,1]",
+                   "[4,5,6,7]") ";" STEP("0.2") ";" AHEAD("true", "4", "[1,1]", "[1,3,5,7]"),
+     LS_FAIL, "1 passes behind the first one have 4 samples, as the rest of the one that last.pt"},
+    {"/a/", CUT_AHEAD,
+     GOES_ON AHEAD("true", "4", "[1,1]", "[4,5,6,7]") ";" STEP("0.2") ";" AHEAD(
+         "true", "8", "[1,3]", "[1,3,5,7,0,2,4,6]"),
+     LS_PASS, ""},
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1", "3") ";" STEP("0.2") ";" DREW(
          "true", "8", "[0,3]", "[1,3,5,7,0,2,4,6]", "3", "4"),
