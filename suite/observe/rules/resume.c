@@ -221,7 +221,7 @@ static void judge_taken(const ls_observe_trace *trace, int k, ls_observe_finding
                 k, taken, params, unexpected);
             return;
         }
-        int64_t step = ls_saved_step(restore);
+        int64_t step = ls_saved_step(restore) > begun(rank) ? ls_saved_step(restore) : 0;
         if (own == params && step > 0 && ls_event_integer(restore, made, -1) == step) {
             continue; /* nothing was trained since: harmless, where values were changed in place */
         }
@@ -443,6 +443,56 @@ static bool is_another_kind(const ls_event *load, const ls_event *optimizer)
     return others > 0 && others == ls_event_count(settings);
 }
 
+/* A state without entries that is loaded into an optimizer behind the weights; NULL: none is. */
+static const ls_event *loaded_empty(const ls_observe_rank *rank)
+{
+    const ls_event *restore;
+    bool weights = false;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        weights = weights || restores(restore, "model");
+        if (weights && restores(restore, "optimizer") && ls_event_int(restore, entries, 1) == 0 &&
+            ls_saved_step(restore) <= begun(rank)) {
+            return restore;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the job before wrote all its files behind a step. */
+static bool had_stepped(const ls_observe_trace *before, int k)
+{
+    const ls_event *save;
+    int files = 0, early = 0;
+    if (before == NULL || k >= before->world) {
+        return false;
+    }
+    ls_event_each(save, ls_trace_events(&before->rank[k], save)) {
+        files++;
+        early += ls_saved_step(save) == 0;
+    }
+    return files > 0 && early == 0;
+}
+
+static void judge_empty(const ls_observe_trace *trace, int k, const ls_event *optimizer,
+                        const char *evidence, ls_observe_finding *out)
+{
+    const ls_event *empty = loaded_empty(&trace->rank[k]);
+    ls_observe_finding one = {0};
+    if (empty == NULL) {
+        return;
+    }
+    ls_finding_set(
+        &one, LS_FAIL, ls_event_text(empty, at, ""),
+        "the state that is loaded is that of an optimizer which has not stepped: nothing "
+        "of the file was read into it",
+        "get_optimizer_state_dict and set_optimizer_state_dict of "
+        "torch.distributed.checkpoint.state_dict, which make the entries first",
+        "rank %d: the job goes on with %s, and load_state_dict gives its optimizer "
+        "(%.60s) a state without entries",
+        k, evidence, ls_event_text(optimizer, class, ""));
+    (had_stepped(trace->before, k) ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+}
+
 static void judge_moments(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
@@ -467,8 +517,11 @@ static void judge_moments(const ls_observe_trace *trace, int k, ls_observe_findi
     bool proven = file != NULL && begun(rank) == 0 && ls_restored_goes_on(trace, k, file);
     const char *evidence = evidence_of(rank);
     evidence = evidence == NULL && proven ? "the epoch behind the file's" : evidence;
-    if (own != NULL || found.with > 0 || evidence == NULL || load == NULL ||
-        (file != NULL && !has_moments(file))) {
+    if (own != NULL || found.with > 0 || evidence == NULL || (file != NULL && !has_moments(file))) {
+        return;
+    }
+    if (load == NULL) {
+        judge_empty(trace, k, found.bare, evidence, out);
         return;
     }
     ls_observe_finding one = {0};

@@ -422,6 +422,8 @@ static const calls_row own_weights[] = {
     {KEPT("\"made\":1,"), "checkpoint.resume", CALLS_HINT,
      "come back to are trained on | train.py:70"},
     {KEPT("\"made\":2,"), "checkpoint.resume", LS_SKIP, "nothing was saved or resumed"},
+    /* filled in place behind the step that makes an optimizer's state */
+    {"2x O Z; " OWN("\"made\":0,") "; 2x F S B K P Z", "checkpoint.resume", LS_SKIP, "nothing was"},
     /* chosen behind a validation, and loaded once as they are: certain; changed since the last
      * step, of no validation, or loaded again and again */
     {CHOSEN("1", "2") KEPT(AS_STEPPED), "checkpoint.resume", LS_FAIL, "come back to are trained on",

@@ -172,9 +172,24 @@ CALLS_TEST(the_state_of_one_of_several_is_judged, several)
                   "\"entries\":" entries                                                         \
                   "}; {\"event\":\"restore\",\"what\":\"scaler\",\"step\":1}; 2x F b O Z"
 
+#define IN_PARTS                                                                                 \
+    "!; "                                                                                        \
+    "{\"event\":\"load\",\"step\":0,\"path\":\"\",\"what\":{\"other\":[\"Tensor\"]}}; " MOMENTS( \
+        "0", "0") "; "
+#define EMPTIED(entries)                                                 \
+    "{\"event\":\"restore\",\"what\":\"optimizer\",\"entries\":" entries \
+    ",\"step\":0,\"at\":\"train.py:10\"}"
+#define AND_SCHEDULE "; {\"event\":\"restore\",\"what\":\"schedule\",\"step\":0}; 2x F b O Z"
+
 static const calls_row phases[] = {
     {PHASES("3"), "checkpoint.resume", LS_PASS, "", 1},
     {PHASES("0"), "checkpoint.resume", CALLS_HINT, "begins without state", 1},
+    /* of a file in parts: a state without entries, behind the weights; one with; before them */
+    {IN_PARTS MODEL "; " EMPTIED("0") AND_SCHEDULE, "checkpoint.resume", CALLS_HINT,
+     "rank 0: the job goes on with the schedule's state, and load_state_dict gives its optimizer "
+     ".. a state without entries | the state that is loaded .. | train.py:10"},
+    {IN_PARTS MODEL "; " EMPTIED("3") AND_SCHEDULE, "checkpoint.resume", NO_HINT, ""},
+    {IN_PARTS EMPTIED("0") "; " MODEL AND_SCHEDULE, "checkpoint.resume", NO_HINT, ""},
 };
 
 CALLS_TEST(a_state_is_restored_in_two_phases, phases)
