@@ -417,6 +417,35 @@ static void judge_raised(const ls_observe_trace *trace, ls_observe_finding *out)
     }
 }
 
+/* All ranks step as often, but a pass of one ends before that of another, which is still in it
+ * while the first is in its next. */
+static void judge_passes(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *first = &trace->rank[0], *rank = &trace->rank[k];
+    const ls_event *x, *y;
+    for (int i = 0; (x = ls_pass_trained(first, i)) != NULL; i++) {
+        y = ls_pass_trained(rank, i);
+        int a = ls_job_count(x, given), b = ls_job_count(y, given);
+        if (y == NULL || !ls_event_same(x, y, at) || !ls_event_bool(x, whole, false) ||
+            !ls_event_bool(y, whole, false)) {
+            return;
+        }
+        if (a != b && ls_pass_trained(first, i + 1) != NULL &&
+            ls_pass_trained(rank, i + 1) != NULL) {
+            ls_finding_set(
+                out, LS_FAIL, ls_job_data_place(x, built),
+                "the data are not divided evenly: in one step the ranks are in different "
+                "epochs, and the samples of the shorter part come more often",
+                "give all ranks as many batches in each pass (as many samples or files, "
+                "drop_last)",
+                "rank 0's pass %d has %d batches, rank %d's %d: from then on the ranks "
+                "are in other passes, though each makes as many steps",
+                i, a, k, b);
+            return;
+        }
+    }
+}
+
 void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int least = 0, most = 0;
@@ -441,6 +470,11 @@ void ls_rules_order_steps(const ls_observe_trace *trace, ls_observe_finding *out
                         (long long)steps_of(&trace->rank[least]));
     } else if (!ls_job_ended_well(trace) && judge_gone(trace, out)) {
         return;
+    }
+    for (int k = 1; k < trace->world && ls_job_ended_well(trace); k++) {
+        ls_observe_finding one = {0};
+        judge_passes(trace, k, &one);
+        ls_finding_guess(out, &one);
     }
     ls_verdict_pass(&out->verdict, steps_of(&trace->rank[least]) * trace->world,
                     "%lld steps on each of %d ranks", (long long)steps_of(&trace->rank[least]),
