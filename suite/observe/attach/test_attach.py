@@ -1521,6 +1521,35 @@ for number in range(6):
 
 
 @test
+def ties_that_a_conversion_from_meta_breaks_are_seen(context):
+    """Each name gets values of its own, unless they are tied again before they are trained."""
+    code = """
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.write = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.write.weight = self.read.weight
+    def forward(self, x):
+        return self.write(torch.relu(self.read(x)))
+with torch.device("meta"):
+    model = Tied()
+model.to_empty(device="cpu")
+if TIED:
+    model.write.weight = model.read.weight
+with torch.no_grad():
+    for param in model.parameters():
+        param.normal_()
+train(model, sgd(model))
+"""
+    for tied in (False, True) if VERSION >= (2, 0) else ():
+        script = ODD_START + code.replace("TIED", str(tied))
+        done, said = with_and_without(context.root, "tied%d" % tied, script)
+        assert done[0].returncode == done[1].returncode == 0, done
+        untied = [(e["names"], e["equal"]) for e in said if e["event"] == "untied"]
+        assert untied == ([] if tied else [(["read.weight", "write.weight"], False)]), untied
+
+
+@test
 def measured_values_are_seen(context):
     """What ReduceLROnPlateau is given, a number or a tensor, and its mode; of others nothing."""
     code = """

@@ -32,10 +32,11 @@ static void judge_untied(const ls_observe_rank *rank, ls_observe_finding *out)
                        "the parameters of each module)",
                        "tie them again before the model is wrapped and the optimizer is built, or "
                        "load without assign=True",
-                       "%.80s and %.80s were one Parameter, are two of equal values since, and "
-                       "both are trained, each by itself",
+                       "%.80s and %.80s were one Parameter, are two%s since, and both are trained, "
+                       "each by itself",
                        ls_event_to_text(ls_event_at(names, 0), "?"),
-                       ls_event_to_text(ls_event_at(names, 1), "?"));
+                       ls_event_to_text(ls_event_at(names, 1), "?"),
+                       ls_event_bool(untied, equal, true) ? " of equal values" : "");
     }
 }
 

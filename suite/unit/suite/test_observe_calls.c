@@ -503,6 +503,9 @@ static const calls_row ends[] = {
      "\"head.weight\"]}",
      "optimizer.frozen", LS_FAIL,
      "emb.weight and head.weight were one Parameter, are two of equal values since .. train.py:8"},
+    {"F b O Z; {\"event\":\"untied\",\"at\":\"train.py:8\",\"names\":[\"emb.weight\","
+     "\"head.weight\"],\"equal\":false}",
+     "optimizer.frozen", LS_FAIL, "were one Parameter, are two since, and both are trained"},
     {"!\"params\":[[\"fc.weight\",8,\"f32\",false],[\"fc.bias\",2,\"f32\",true]],; F S B K P Z",
      "optimizer.frozen", LS_PASS, "1 frozen"},
     /* two optimizers of one parameter: the second of them is named, and only where both step */

@@ -18,7 +18,7 @@ class Params:
         self.replaced = {}  # place: how many parameters it put in the place of others
         self.tied = []  # of a module that is converted from meta: names of one parameter
         self.buffers = []  # of a module that is converted: what that may round
-        self.torn = []  # ([(module, name)] of one that became several, place)
+        self.torn = []  # ([(module, name)] of one that became several, place, whether on meta)
         self.homes = ByObject()  # of parameters: [(module, name)] that have got them
         self.leaving = ByObject()  # of one with several: [(module, name, place)] that got another
         self.thawed = ByObject()  # where parameters took the place of frozen ones
@@ -54,7 +54,7 @@ class Params:
     def _leave_apply(self, note, args, kwargs, result, error):
         self.depth -= 1
         if self.depth == 0 and self.tied:
-            self.parted(args[0], self.tied)
+            self.parted(args[0], self.tied, True)
         if self.depth == 0 and self.buffers:
             self.hub.casts.angles.converted(self.buffers)
             self.buffers = []
@@ -96,14 +96,16 @@ class Params:
         held = [module._parameters.get(name) for module, name in pairs if module is not None]
         return list({id(p): p for p in held if p is not None}.values())
 
-    def parted(self, module, ties):
-        """They may be tied again before they are trained."""
+    def parted(self, module, ties, on_meta=False):
+        """They may be tied again before they are trained. On meta they have no values yet, and each
+        may get its own.
+        """
         parts = dict(module.named_modules())
         for names in ties:
             pairs = (name.rpartition(".") for name in names)
             holders = [(weakref.ref(parts[path]), leaf) for path, _, leaf in pairs]
             if len(self._at(holders)) > 1:
-                self.torn.append((holders, self.hub.places.here()))
+                self.torn.append((holders, self.hub.places.here(), on_meta))
 
     def _leave(self, module, name, old, at):
         """One of several modules that have a parameter gets another one: where the same line gives
@@ -115,22 +117,23 @@ class Params:
             self.leaving.put(old, (self.leaving.get(old) or []) + [(weakref.ref(module), name, at)])
             left = [(ref, leaf) for ref, leaf, place in self.leaving.get(old) if place == at]
             if len(left) > 1:
-                self.torn.append((left, at))
+                self.torn.append((left, at, False))
 
     def trains(self, params):
         """An optimizer steps these, the first time since some were parted."""
         torn, self.torn, own, said = self.torn, [], {id(p) for p in params}, set()
-        for holders, at in torn:
+        for holders, at, on_meta in torn:
             held = self._at(holders)
             several = [p for p in held if id(p) in own]
             if held and not several:
-                self.torn.append((holders, at))
+                self.torn.append((holders, at, on_meta))
             elif len(several) > 1 and said.isdisjoint(map(id, several)):
-                if self._are_copies(*several[:2]):
+                equal = self._are_copies(*several[:2])
+                if equal or on_meta:
                     said.update(map(id, several))
                     entries = filter(None, map(self.hub.models.entry_of, several))
                     names = [entry.name for entry in entries]
-                    self.hub.put("untied", at=at, names=names)
+                    self.hub.put("untied", at=at, names=names, equal=equal)
 
     def _are_copies(self, one, other):
         plain = not hasattr(one, "_local_tensor") and one.device == other.device
