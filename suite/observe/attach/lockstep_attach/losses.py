@@ -83,7 +83,7 @@ def multiplied(torch, tensor, grad):
             found = (saved(node, name) for name in ("_saved_other", "_saved_self"))
             factor = next((one for one in found if one is not None), None)
             if isinstance(factor, torch.Tensor) and factor.numel() == 1:
-                factors.append((factor, sign))
+                factors.append((factor.detach(), sign))
             elif isinstance(factor, (int, float)) and factor:
                 by *= float(factor) ** sign
             else:
@@ -94,7 +94,7 @@ def multiplied(torch, tensor, grad):
     for factor, sign in factors:
         if factor.is_cpu and float(factor):
             by *= float(factor) ** sign
-    device = [(f.detach().reshape(()).clone(), sign) for f, sign in factors if not f.is_cpu]
+    device = [(f.reshape(()).clone(), sign) for f, sign in factors if not f.is_cpu]
     if not device:
         return by if by != 1 else None
 

@@ -140,7 +140,8 @@ class Schedules:
             entry["epoch"] = count
         metric, better = given(args, kwargs, "metrics", 1), getattr(schedule, "mode", None)
         if better in ("min", "max") and metric is not None:
-            entry.update(metric=float(metric), better=better)
+            plain = metric.detach() if isinstance(metric, self.hub.torch.Tensor) else metric
+            entry.update(metric=float(plain), better=better)
 
     def counts(self):
         """Where the schedules of the job stand."""
