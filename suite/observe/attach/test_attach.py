@@ -2047,8 +2047,10 @@ def losses_say_how_they_were_made(context):
         # constants besides, as in a value that is put back
         (2 * loss - loss.detach(), None, dict(mean, loss_times=2.0, loss_terms=8)),
         (torch.sub(torch.ones(()), loss, alpha=3), None, dict(mean, loss_times=3.0, loss_terms=8)),
-        ((loss + 0.5 * square) / 4, None, quarter),
-        ((loss + square) / 2, None, dict(mean, loss_times=0.5, loss_by=2.0)),  # of two losses
+        ((loss + 0.5 * square) / 4, None, dict(quarter, loss_weight=0.375)),
+        # of two losses
+        ((loss + square) / 2, None, dict(mean, loss_times=0.5, loss_by=2.0, loss_weight=1.0)),
+        (0.5 * (loss + square) * 2, None, dict(mean, loss_weight=2.0)),
         (total, None, dict(mean, loss_of="sum", loss_terms=8)),
         ((x * x).sum() / 8, None, {"loss_times": 0.125, "loss_divided": True, "loss_of": "sum",
                                    "loss_by": 8.0, "loss_count": 40, "loss_first": 8}),

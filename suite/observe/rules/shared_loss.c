@@ -60,14 +60,22 @@ static const char *mixed_before(const ls_observe_step *step, const ls_call *call
     return at;
 }
 
+/* Times the ranks: the mean of all ranks' shares is the whole. Of a sum of losses by the weight of
+ * all of them together, too. */
+static bool is_times_ranks(const ls_observe_trace *trace, const ls_call *backward)
+{
+    double times = ls_event_number(backward->json, loss_times, NAN);
+    double weight = ls_event_number(backward->json, loss_weight, NAN);
+    return fabs(times / trace->world - 1) < same_factor.value ||
+           fabs(weight / trace->world - 1) < same_factor.value;
+}
+
 static void add_common(const ls_observe_trace *trace, const ls_observe_step *step, int call,
                        common_loss *c)
 {
     const ls_call *one = &step->call[call];
     int equal = one->kind == LS_CALL_BACKWARD && ls_event_bool(one->json, loss_alone, false);
-    /* times the ranks: the mean of all ranks' shares is the whole */
-    double times = ls_event_number(one->json, loss_times, NAN) / trace->world;
-    if (!equal || fabs(times - 1) < same_factor.value || mixed_before(step, one)[0] == '\0') {
+    if (!equal || is_times_ranks(trace, one) || mixed_before(step, one)[0] == '\0') {
         return;
     }
     for (int k = 1; k < trace->world && equal >= 0; k++) {
@@ -142,7 +150,7 @@ static void add_joined(const ls_observe_trace *trace, const ls_observe_step *ste
                        joined_parts *j)
 {
     const ls_event *list = ls_event_list(step->call[call].json, loss_joined);
-    for (int i = 0; i < ls_event_count(list); i++) {
+    for (int i = 0; i < ls_event_count(list) && !is_times_ranks(trace, &step->call[call]); i++) {
         const ls_event *one = ls_event_at(list, i);
         int equal = is_common(trace, step, call, i);
         const char *grad = ls_event_text(one, grad, "");

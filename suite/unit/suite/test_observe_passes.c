@@ -702,6 +702,7 @@ CALLS_TEST(modules_outside_are_equal, outside)
     ",\"loss_alone\":true" members "} O Z"
 #define COMMON(a, b) LOSS(a, "") "; " LOSS(b, "")
 #define TIMES(n) ",\"loss_times\":" n
+#define HALVES(weight) TIMES("1") ",\"loss_weight\":" weight
 
 static const calls_row common[] = {
     {COMMON("0.5", "0.75"), "reduction.loss", LS_FAIL,
@@ -717,6 +718,8 @@ static const calls_row common[] = {
     {LOSS("0.5", ""), "reduction.loss", LS_PASS, "1 losses"},
     /* times the ranks; times another number; a collective in the graph; equal samples; no number */
     {LOSS("0.5", TIMES("2")) "; " LOSS("0.75", TIMES("2")), "reduction.loss", LS_SKIP, ""},
+    {LOSS("0.5", HALVES("2")) "; " LOSS("0.75", HALVES("2")), "reduction.loss", LS_SKIP, ""},
+    {LOSS("0.5", HALVES("1")) "; " LOSS("0.75", HALVES("1")), "reduction.loss", LS_FAIL, ""},
     {LOSS("0.5", TIMES("3")) "; " LOSS("0.75", TIMES("3")), "reduction.loss", LS_FAIL, ""},
     {"F b{\"loss\":1} O Z; F b{\"loss\":2} O Z", "reduction.loss", LS_SKIP, "no loss whose graph"},
     {"F{\"input\":\"e\"} b{\"loss\":1,\"loss_alone\":true} O Z; F{\"input\":\"f\"} "
@@ -738,7 +741,10 @@ static const calls_row joined[] = {
     {JOINED("a", "b", ONCE), "reduction.loss", LS_FAIL,
      "in 2 of 2 .. made of all ranks' values, and only each rank's own .. train.py:18"},
     {JOINED("a", "b", BY_HAND), "reduction.loss", LS_FAIL, "train.py:18"},
-    /* times the ranks; by a weight; not known */
+    /* times the ranks, also of a sum of two losses; by a weight; not known */
+    {"F b{\"loss_weight\":2,\"loss_joined\":[{\"at\":\"train.py:18\",\"grad\":\"a\"," ONCE
+     "}]} O Z",
+     "reduction.loss", LS_SKIP, ""},
     {JOINED("a", "b", "\"times\":2"), "reduction.loss", LS_PASS, ""},
     {JOINED("a", "b", "\"times\":0.5"), "reduction.loss", LS_WEAK, "multiplied by 0.5"},
     {JOINED("a", "b", "\"times\":null"), "reduction.loss", LS_PASS, ""},

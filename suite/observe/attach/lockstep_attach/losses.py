@@ -150,7 +150,7 @@ class Made:
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
-        self.by, self.terms = 1.0, None
+        self.by, self.terms, self.weight = 1.0, None, None
 
     def add_terms(self, torch, node):
         """Of a sum of losses: "mean" where one is a mean, to which others are added."""
@@ -164,6 +164,8 @@ class Made:
         elif len(words) == 1 and whole:
             self.of = words.pop()
         times = {abs(factor) if factor else None for _, factor in terms}
+        if words == {"mean"} and None not in times:
+            self.weight = self.times * sum(abs(factor) for _, factor in terms)
         counts = [_count(torch, term) for term, _ in terms]
         if self.of == "sum" and len(times) == 1 and None not in (*times, *counts):
             firsts = {first for _, _, first in made_by}
@@ -177,6 +179,8 @@ class Made:
             out["loss_by"] = self.by
         if self.of is not None:
             out["loss_of"] = self.of
+        if self.weight is not None:
+            out["loss_weight"] = self.weight
         if self.count is not None and self.of == "sum":
             out["loss_count"], out["loss_first"] = self.count, self.first
         elif self.terms is not None:
