@@ -22,7 +22,9 @@ static void judge_change(const ls_observe_rank *rank, int k, const ls_event *a, 
                          int *compared, ls_observe_finding *out)
 {
     ls_pass_common c = ls_pass_compare(a, b);
-    if (c.classes < few.value || c.alike < c.classes || !c.several) {
+    /* Several classes, or what the data set holds, say that these are the same samples. */
+    bool known = c.several || (ls_event_has(a, source) && ls_event_same(a, b, source));
+    if (c.classes < few.value || c.alike < c.classes || !known) {
         return;
     }
     ++*compared;

@@ -58,6 +58,10 @@ static void write_reading(calls_job *job, int rank, const reading *r)
     "\"content\":[[0,\"a" digest "\",3],[2,\"b" digest "\",1],[4,\"c" digest "\",0],[6,\"d" digest \
     "\",2],[8,\"e" digest "\",2],[10,\"f" digest "\",1],[12,\"g" digest "\",3],[14,\"h" digest     \
     "\",0]],"
+#define ONE_CLASS(digest)                                                                          \
+    "\"content\":[[0,\"a" digest "\",2],[2,\"b" digest "\",2],[4,\"c" digest "\",2],[6,\"d" digest \
+    "\",2],[8,\"e" digest "\",2],[10,\"f" digest "\",2],[12,\"g" digest "\",2],[14,\"h" digest     \
+    "\",2]],"
 #define OTHERS                                                                                   \
     "\"content\":[[0,\"a\",1],[2,\"b\",1],[4,\"c\",2],[6,\"d\",0],[8,\"e\",3],[10,\"f\",0],[12," \
     "\"g\",2],[14,\"h\",1]],"
@@ -228,6 +232,12 @@ static const validated validations[] = {
      STORED "\"content\":[[0,\"a2\",3],[2,\"b2\",1],[4,\"c2\",0],[6,\"d2\",2],[8,\"e2\",2],[10,"
             "\"f2\",1],[12,\"g2\",3]],",
      64, 0, 1, 2, "last.pt", "validation.fixed", LS_SKIP, ""},
+    {"samples of one class that change", EVAL, STORED ONE_CLASS("1"), STORED ONE_CLASS("2"), 64, 0,
+     1, 2, "last.pt", "validation.fixed", LS_FAIL, "rank 0: 8 of 8 samples"},
+    {"of another data set", EVAL, STORED ONE_CLASS("1"), "\"source\":\"bb\"," ONE_CLASS("2"), 64, 0,
+     1, 2, "last.pt", "validation.fixed", LS_SKIP, ""},
+    {"of one that holds nothing", EVAL, ONE_CLASS("1"), ONE_CLASS("2"), 64, 0, 1, 2, "last.pt",
+     "validation.fixed", LS_SKIP, ""},
     {"another place", EVAL, STORED CLASSES("1"), STORED CLASSES("2") "\"at\":\"val.py:5\",", 64, 0,
      1, 2, "last.pt", "validation.fixed", LS_SKIP, ""},
     {"samples that are simulated", EVAL " A", CLASSES("1"), CLASSES("2"), 64, 0, 1, 2, "last.pt",
