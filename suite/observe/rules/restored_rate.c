@@ -217,6 +217,41 @@ static void judge_restart(const ls_observe_rank *rank, const ls_event *optimizer
                    k, file, ls_event_key(count), count->number, c.first, c.rises + 1);
 }
 
+/* ---- a schedule that is built after the state was loaded --------------------------------------
+ */
+
+/* It gives the optimizer its first rate, which the first steps use; its own first call goes on by
+ * the file's count, and with the file's course. */
+static void judge_base(const ls_observe_rank *rank, const ls_event *optimizer, int k,
+                       ls_observe_finding *out)
+{
+    const ls_event *restore = ls_event_object(optimizer, restored);
+    const ls_event *group = ls_event_at(ls_event_list(optimizer, groups), 0);
+    const ls_event *built = ls_event_at(ls_trace_events(rank, schedule), 0);
+    const ls_call *call = ls_trace_first(rank, LS_CALL_SCHEDULE);
+    first_steps steps = steps_of(rank, ls_event_int(optimizer, optimizer, -1));
+    if (call == NULL || steps.step[0] == NULL || steps.scheduled ||
+        ls_event_int(restore, schedules, 1) > 0 ||
+        ls_event_count(ls_trace_events(rank, schedule)) != 1 ||
+        !(ls_event_number(call->json, epoch, 0) > 1)) {
+        return;
+    }
+    double base = ls_event_number(group, built_lr, NAN), used = ls_calls_rate(steps.step[0], 0);
+    double file = ls_event_number_at(ls_event_list(restore, lr), 0);
+    double next = ls_event_number_at(ls_event_list(call->json, lr), 0);
+    if (!is_near(used, base) || is_near(file, base) || is_near(next, base) ||
+        !((used - file) * (file - next) > 0)) {
+        return;
+    }
+    ls_finding_set(out, LS_FAIL, ls_event_text(built, at, ""),
+                   "a schedule that is built after the optimizer's state was loaded sets its first "
+                   "rate again",
+                   "build the schedule before load_state_dict, and load its state, too",
+                   "rank %d: the file has the rate %g, the first steps after it was loaded use %g, "
+                   "with which the schedule begins, and its first call, number %g, gives %g",
+                   k, file, used, ls_event_number(call->json, epoch, 0), next);
+}
+
 void ls_restored_rate_judge(const ls_observe_rank *rank, int k, bool again, bool counts_on,
                             ls_observe_finding *out)
 {
@@ -224,6 +259,7 @@ void ls_restored_rate_judge(const ls_observe_rank *rank, int k, bool again, bool
     ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
         if (ls_verdict_good(out->verdict.code)) {
             judge_optimizer(rank, optimizer, k, again, out);
+            judge_base(rank, optimizer, k, out);
         }
     }
     ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {

@@ -34,6 +34,9 @@
     "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"last.pt\",\"step\":0,\"what\":{" \
     "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"entries\":[3]};" MODEL ";" RESTORE ";"
 
+#define ON_BY(used, count, next) \
+    "; " BUILT "; " STEP(used) " L{\"lr\":[" next "],\"epoch\":" count "}; " STEP(next)
+
 static const calls_row rates[] = {
     {RESUMED UNNAMED("0.2", "0") "; 2x " STEP("0.4"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the optimizer's state has the rate 0.2, and the first step after it was loaded uses "
@@ -82,6 +85,16 @@ static const calls_row rates[] = {
     {RESUMED NAMED("0.2", "1") "; " BUILT "; L " STEP("0.4") "; " STEP("0.4"), "checkpoint.resume",
      LS_PASS, ""},
     {RESUMED NAMED("0.2", "0") "; 2x " STEP("0.6"), "checkpoint.resume", LS_PASS, ""},
+    /* its first rate, where its calls count on: from the file's course; of one that was there, that
+     * counts from 1, that goes the other way, or with the file's rate */
+    {RESUMED UNNAMED("0.06", "0") ON_BY("0.1", "5", "0.04"), "checkpoint.resume", CALLS_HINT,
+     "rank 0: the file has the rate 0.06, the first steps after it was loaded use 0.1, with which "
+     "the schedule begins, and its first call, number 5, gives 0.04 | a schedule that is built "
+     "after .. | train.py:14"},
+    {RESUMED UNNAMED("0.06", "1") ON_BY("0.1", "5", "0.04"), "checkpoint.resume", NO_HINT, ""},
+    {RESUMED UNNAMED("0.06", "0") ON_BY("0.1", "1", "0.04"), "checkpoint.resume", NO_HINT, ""},
+    {RESUMED UNNAMED("0.06", "0") ON_BY("0.1", "5", "0.08"), "checkpoint.resume", NO_HINT, ""},
+    {RESUMED UNNAMED("0.06", "0") ON_BY("0.06", "5", "0.04"), "checkpoint.resume", NO_HINT, ""},
 };
 
 CALLS_TEST(a_rate_after_a_resume_is_judged, rates)
