@@ -1550,6 +1550,25 @@ train(model, sgd(model))
 
 
 @test
+def numbers_of_models_are_written(context):
+    """Those with a fraction, of the script's own modules."""
+    code = """
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.scale, self.count, self.none = nn.Linear(8, 3), 0.25, 2.0, float("nan")
+    def forward(self, x):
+        return self.scale * self.net(x)
+model = nn.Sequential(Scaled(), nn.Dropout(0.5))
+train(model, sgd(model), 2)
+"""
+    done, said = with_and_without(context.root, "own_numbers", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    (model,) = [event for event in said if event["event"] == "model"]
+    assert model["fractions"] == [["0.scale", 0.25]], model
+
+
+@test
 def measured_values_are_seen(context):
     """What ReduceLROnPlateau is given, a number or a tensor, and its mode; of others nothing."""
     code = """

@@ -102,6 +102,37 @@ static void compare(const ls_observe_trace *trace, int rank, const ls_event *eve
     }
 }
 
+/* Numbers of a model that are no tensors: nothing sends them from rank 0. */
+static void compare_numbers(const ls_observe_trace *trace, int rank, const ls_event *model,
+                            ls_observe_finding *out)
+{
+    const ls_event *its = ls_job_model(&trace->rank[rank], ls_event_int(model, model, -1)), *one,
+                   *other, *first = NULL;
+    double value = NAN;
+    int differ = 0;
+    ls_event_each(one, ls_event_list(model, fractions)) {
+        ls_event_each(other, its == NULL ? NULL : ls_event_list(its, fractions)) {
+            if (ls_event_equal(ls_event_at(one, 0), ls_event_at(other, 0)) &&
+                ls_event_number_at(one, 1) != ls_event_number_at(other, 1)) {
+                value = differ++ == 0 ? ls_event_number_at(other, 1) : value;
+                first = first == NULL ? one : first;
+            }
+        }
+    }
+    if (differ > 0) {
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(model, at, ""),
+            "each rank made them of its own part of the data, say: nothing sends "
+            "numbers that are no tensors from rank 0, and the ranks train other functions",
+            "compute them of all data, or send rank 0's",
+            "%d numbers of %.60s differ between ranks: %.60s is %.6g on rank 0, %.6g on "
+            "rank %d",
+            differ, ls_event_text(model, name, "the model"),
+            ls_event_to_text(ls_event_at(first, 0), "?"), ls_event_number_at(first, 1), value,
+            rank);
+    }
+}
+
 void ls_rules_replicas_outside(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -117,6 +148,13 @@ void ls_rules_replicas_outside(const ls_observe_trace *trace, ls_observe_finding
     ls_event_each(event, ls_trace_events(&trace->rank[0], outside)) {
         for (int k = 1; k < trace->world; k++) {
             compare(trace, k, event, &compared, out);
+        }
+    }
+    ls_event_each(event, ls_trace_events(&trace->rank[0], model)) {
+        for (int k = 1; k < trace->world; k++) {
+            ls_observe_finding one = {0};
+            compare_numbers(trace, k, event, &one);
+            ls_finding_guess(out, &one);
         }
     }
     ls_finding_close(out, compared, LS_SKIP,

@@ -701,7 +701,23 @@ static const calls_row outside[] = {
     {RAN("0", "2", A_B) RAN("1", "2", A_C) THREE, "replicas.outside", LS_SKIP, ""},
 };
 
+#define HOLDS(rank, value)                                                                        \
+    rank ": "                                                                                     \
+         "{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"at\":\"train.py:6\",\"name\":"      \
+         "\"Net\","                                                                               \
+         "\"params\":[[\"w\",4,\"f32\",true]],\"fractions\":[[\"m1.p\",0.5],[\"m1.shift\"," value \
+         "]]}; "
+
+static const calls_row numbers[] = {
+    {HOLDS("0", "2.5") HOLDS("1", "5.25") "2x F S B K P Z", "replicas.outside", CALLS_HINT,
+     "1 numbers of Net differ between ranks: m1.shift is 2.5 on rank 0, 5.25 on rank 1 | each rank "
+     "made them .. | train.py:6"},
+    {HOLDS("0", "2.5") HOLDS("1", "2.5") "2x F S B K P Z", "replicas.outside", NO_HINT, ""},
+    {HOLDS("0", "2.5") "2x F S B K P Z", "replicas.outside", NO_HINT, ""},
+};
+
 CALLS_TEST(modules_outside_are_equal, outside)
+CALLS_TEST(numbers_of_models_are_equal, numbers)
 
 /* ---- losses of all ranks -------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@ from .wrapping import ByObject, given
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
 STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
 SHAPE = operator.attrgetter("requires_grad", "dtype")
+NUMBERS = 64  # members of a model's modules that are written
 INSIDE = "inside"  # a forward that is no call of a model
 GATHERING = {"FullyShardedDataParallel", "FSDPModule"}  # parameters for a forward alone
 IN_PARTS = (
@@ -277,6 +278,9 @@ class Model:
         unfrozen = hub.params.unfrozen(params)
         if unfrozen:
             event["unfrozen"] = unfrozen
+        numbers = self._numbers(module)
+        if numbers:
+            event["fractions"] = numbers
         event["digest"] = {
             "param": hub.digests.digest(tensors),
             "buffer": hub.digests.digest(buffer_tensors),
@@ -284,6 +288,15 @@ class Model:
         event["param_digests"] = hub.digests.each(tensors)
         event["buffer_digests"] = hub.digests.each(buffer_tensors)
         return event
+
+    def _numbers(self, module):
+        """[name, value] of fractions that modules of other packages than torch have as members."""
+        found = []
+        for path, part in module.named_modules():
+            if not type(part).__module__.startswith("torch."):
+                own = ((k, v) for k, v in vars(part).items() if type(v) is float)
+                found += [["%s.%s" % (path, k), v] for k, v in own if v % 1 > 0]
+        return [[self.full_name(plain_name(k)), v] for k, v in found[:NUMBERS]]
 
     def _wrapper(self, ddp):
         bucket = getattr(ddp, "bucket_bytes_cap", None)
