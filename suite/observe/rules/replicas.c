@@ -819,6 +819,37 @@ static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_fi
     ls_dumpfile_close(file);
 }
 
+/* The wrapper sends buffers by their place in named_buffers(), not by their names. */
+static void judge_buffer_order(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    const ls_event *model;
+    ls_event_each(model, ls_trace_events(&trace->rank[0], model)) {
+        const ls_event *its = ls_job_model(&trace->rank[rank], ls_event_int(model, model, -1));
+        const ls_event *mine = ls_event_list(model, buffers), *theirs = NULL;
+        theirs = its == NULL ? NULL : ls_event_list(its, buffers);
+        int count = ls_event_count(mine);
+        if (!ls_job_model_is_ddp(model) || !ls_event_bool(model, broadcast_buffers, true) ||
+            theirs == NULL || ls_event_count(theirs) != count) {
+            continue;
+        }
+        for (int i = 0; i < count; i++) {
+            const ls_event *a = ls_event_at(ls_event_at(mine, i), 0);
+            const ls_event *b = ls_event_at(ls_event_at(theirs, i), 0);
+            if (!ls_event_equal(a, b)) {
+                ls_finding_set(out, LS_FAIL, ls_event_text(model, at, ""),
+                               "buffers are registered in the order of a set, say, which each "
+                               "process has its own: DistributedDataParallel sends them by their "
+                               "place, and names get what another one holds",
+                               "register them in one order: sorted(names), or a list",
+                               "rank %d's buffers have another order: number %d is %.60s on rank "
+                               "0, %.60s on rank %d",
+                               rank, i, ls_event_to_text(a, "?"), ls_event_to_text(b, "?"), rank);
+                return;
+            }
+        }
+    }
+}
+
 void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
@@ -836,6 +867,9 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
                                     : "no model in "
                                       "DistributedDataParallel");
         return;
+    }
+    for (int k = 1; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
+        judge_buffer_order(trace, k, out);
     }
     judge_first_buffers(trace, &compared, out);
     if (b.shared > 0 && b.local == 0 && b.others == 0) {

@@ -708,6 +708,24 @@ static const calls_row outside[] = {
          "\"params\":[[\"w\",4,\"f32\",true]],\"fractions\":[[\"m1.p\",0.5],[\"m1.shift\"," value \
          "]]}; "
 
+#define REGISTERS(rank, a, b)                                                                      \
+    rank ": "                                                                                      \
+         "{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"at\":\"train.py:6\",\"name\":"       \
+         "\"Net\","                                                                                \
+         "\"broadcast_buffers\":true,\"params\":[[\"m1.w\",4,\"f32\",true]],\"buffers\":[[\"m1." a \
+         "\",8,\"f32\"],[\"m1." b "\",8,\"f32\"]]}; "
+
+static const calls_row kept_by_name[] = {
+    {REGISTERS("0", "sin", "cos") REGISTERS("1", "cos", "sin") "2x F S B K P Z", "replicas.buffers",
+     LS_FAIL,
+     "rank 1's buffers have another order: number 0 is m1.sin on rank 0, m1.cos on rank 1 | "
+     "buffers "
+     "are registered in the order of a set, say .. | train.py:6"},
+    {REGISTERS("0", "sin", "cos") REGISTERS("1", "sin", "cos") "2x F S B K P Z", "replicas.buffers",
+     NO_HINT, ""},
+};
+CALLS_TEST(buffers_have_one_order, kept_by_name)
+
 static const calls_row numbers[] = {
     {HOLDS("0", "2.5") HOLDS("1", "5.25") "2x F S B K P Z", "replicas.outside", CALLS_HINT,
      "1 numbers of Net differ between ranks: m1.shift is 2.5 on rank 0, 5.25 on rank 1 | each rank "
