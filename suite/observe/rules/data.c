@@ -611,7 +611,7 @@ static bool are_side_by_side(const ls_event *a, const ls_event *b)
     return !is_same_loader(a, b) && ls_pass_first_step(b) < ls_pass_last_step(a);
 }
 
-/* The same loop again: a loader may be built anew for each epoch. */
+/* The same loop again: a loader may be rebuilt for each epoch. */
 static bool same_loop(const ls_event *a, const ls_event *b)
 {
     if (are_side_by_side(a, b)) {
@@ -635,7 +635,7 @@ static bool is_resumed(const ls_observe_rank *rank, const ls_event *a, const ls_
 }
 
 /* The last pass of its loader before this one, or of one in its place: of loaders that a loop goes
- * through side by side, and builds anew, the first follows the first. Others may lie between. */
+ * through side by side, and rebuilds, the first follows the first. Others may lie between. */
 static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_event *pass)
 {
     enum { PLACES = 8 };

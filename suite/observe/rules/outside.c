@@ -122,7 +122,7 @@ static void compare_numbers(const ls_observe_trace *trace, int rank, const ls_ev
     if (differ > 0) {
         ls_finding_set(
             out, LS_FAIL, ls_event_text(model, at, ""),
-            "each rank made them of its own part of the data, say: nothing sends "
+            "each rank computed them from its own part of the data, or drew them: nothing sends "
             "numbers that are no tensors from rank 0, and the ranks train other functions",
             "compute them of all data, or send rank 0's",
             "%d numbers of %.60s differ between ranks: %.60s is %.6g on rank 0, %.6g on "

@@ -729,7 +729,7 @@ CALLS_TEST(buffers_have_one_order, kept_by_name)
 static const calls_row numbers[] = {
     {HOLDS("0", "2.5") HOLDS("1", "5.25") "2x F S B K P Z", "replicas.outside", CALLS_HINT,
      "1 numbers of Net differ between ranks: m1.shift is 2.5 on rank 0, 5.25 on rank 1 | each rank "
-     "made them .. | train.py:6"},
+     "computed them .. | train.py:6"},
     {HOLDS("0", "2.5") HOLDS("1", "2.5") "2x F S B K P Z", "replicas.outside", NO_HINT, ""},
     {HOLDS("0", "2.5") "2x F S B K P Z", "replicas.outside", NO_HINT, ""},
 };
