@@ -761,7 +761,7 @@ static void read_values(const ls_observe_rank *rank, measured list[SCHEDULES])
         }
         ls_trace_each_kind(call, step, LS_CALL_SCHEDULE) {
             int n = ls_event_int(call->json, schedule, SCHEDULES);
-            if (n < SCHEDULES && ls_event_has(call->json, metric)) {
+            if (n >= 0 && n < SCHEDULES && ls_event_has(call->json, metric)) {
                 note_value(call, sum[n] / steps[n], &list[n]);
                 sum[n] = steps[n] = 0;
             }

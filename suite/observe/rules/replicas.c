@@ -819,6 +819,17 @@ static void judge_dumped_statistics(const ls_observe_trace *trace, ls_observe_fi
     ls_dumpfile_close(file);
 }
 
+static bool has_buffer(const ls_event *buffers, const ls_event *name)
+{
+    const ls_event *one;
+    ls_event_each(one, buffers) {
+        if (ls_event_equal(ls_event_at(one, 0), name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The wrapper sends buffers by their place in named_buffers(), not by their names. */
 static void judge_buffer_order(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
 {
@@ -829,13 +840,14 @@ static void judge_buffer_order(const ls_observe_trace *trace, int rank, ls_obser
         theirs = its == NULL ? NULL : ls_event_list(its, buffers);
         int count = ls_event_count(mine);
         if (!ls_job_model_is_ddp(model) || !ls_event_bool(model, broadcast_buffers, true) ||
-            theirs == NULL || ls_event_count(theirs) != count) {
+            ls_event_int(model, world, trace->world) != trace->world || theirs == NULL ||
+            ls_event_count(theirs) != count) {
             continue;
         }
         for (int i = 0; i < count; i++) {
             const ls_event *a = ls_event_at(ls_event_at(mine, i), 0);
             const ls_event *b = ls_event_at(ls_event_at(theirs, i), 0);
-            if (!ls_event_equal(a, b)) {
+            if (!ls_event_equal(a, b) && has_buffer(theirs, a) && has_buffer(mine, b)) {
                 ls_finding_set(out, LS_FAIL, ls_event_text(model, at, ""),
                                "buffers are registered in the order of a set, say, which each "
                                "process has its own: DistributedDataParallel sends them by their "

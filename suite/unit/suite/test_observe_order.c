@@ -87,6 +87,8 @@ static const calls_row rows[] = {
     {VALUES("min", "0.2", "2.0", "-1.6", "0.1"), "order.schedule", CALLS_HINT,
      "rank 0: ReduceLROnPlateau in mode min is given a value that grows in each of 5 calls, while "
      "the training's loss goes from 3 to 2: it has cut the rate from 0.4 to 0.1 | .. does not fit"},
+    {"5x F b O L{\"schedule\":-1,\"metric\":1,\"better\":\"min\"} Z", "order.schedule", NO_HINT,
+     ""},
     {VALUES("max", "0.2", "2.0", "-2.4", "0.1"), "order.schedule", NO_HINT, ""},
     {VALUES("min", "0.2", "2.0", "-2.1", "0.1"), "order.schedule", NO_HINT, ""},
     {VALUES("min", "0.2", "2.99", "-1.6", "0.1"), "order.schedule", NO_HINT, ""},

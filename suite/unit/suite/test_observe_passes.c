@@ -721,6 +721,8 @@ static const calls_row kept_by_name[] = {
      "rank 1's buffers have another order: number 0 is m1.sin on rank 0, m1.cos on rank 1 | "
      "buffers "
      "are registered in the order of a set, say .. | train.py:6"},
+    {REGISTERS("0", "sin", "cos") REGISTERS("1", "up", "down") "2x F S B K P Z", "replicas.buffers",
+     NO_HINT, ""}, /* another model */
     {REGISTERS("0", "sin", "cos") REGISTERS("1", "sin", "cos") "2x F S B K P Z", "replicas.buffers",
      NO_HINT, ""},
 };
