@@ -659,6 +659,12 @@ static const ls_event *before_in_loop(const ls_observe_rank *rank, const ls_even
     return found != NULL && is_resumed(rank, found, pass) ? NULL : found;
 }
 
+/* Left after its first batch, as by next(iter(loader)). */
+static bool is_first_batch(const ls_event *pass)
+{
+    return !ls_event_bool(pass, whole, true) && ls_event_int(pass, given, -1) == 1;
+}
+
 static void fail_order(int rank, int index, const ls_event *a, const ls_event *b,
                        ls_observe_finding *out)
 {
@@ -667,7 +673,13 @@ static void fail_order(int rank, int index, const ls_event *a, const ls_event *b
                     "rank %d: pass %d draws its indices in the order of the pass before, although "
                     "%s shuffles",
                     rank, index, ls_event_text(a, sampler, "the sampler"));
-    if (strcmp(ls_event_text(a, sampler, ""), "DistributedSampler") == 0) {
+    if (is_first_batch(a) && is_first_batch(b)) {
+        ls_verdict_cause(&out->verdict,
+                         "both passes were left after their first batch: iter(loader) "
+                         "begins a pass again at each call");
+        ls_finding_blame(out, ls_event_text(b, at, ""),
+                         "call iter(loader) once for each epoch, or loop over the loader");
+    } else if (strcmp(ls_event_text(a, sampler, ""), "DistributedSampler") == 0) {
         ls_verdict_cause(&out->verdict,
                          "set_epoch was not called between the passes: the sampler's "
                          "epoch is %d in both",

@@ -92,6 +92,9 @@ static const calls_row drawings[] = {
      "rank 0: pass 1 draws its indices in the order of the pass before, although "
      "DistributedSampler shuffles | set_epoch was not called between the passes: the sampler's "
      "epoch is 0 in both | train.py:18 | call"},
+    {OWN HALVES("3", "\"whole\":false,\"given\":1,"), "data.shuffled", LS_FAIL,
+     "| both passes were left after their first batch: iter(loader) begins a pass again at each "
+     "call | train.py:18 | call iter(loader) once"},
     /* a pass that was cut, and begun again behind a restore; one that was whole */
     {OWN "{\"event\":\"restore\",\"what\":\"model\",\"step\":2};" HALVES(
          "3", "\"whole\":false,\"steps\":[3,3],"),
