@@ -1521,6 +1521,46 @@ for number in range(6):
 
 
 @test
+def methods_of_subclasses_of_a_scaler_are_seen(context):
+    """Once in each step, whether they call GradScaler's or stand in its place."""
+    code = """
+Base = torch.amp.GradScaler
+class Calls(Base):
+    def scale(self, outputs):
+        return super().scale(outputs)
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+    def update(self, new_scale=None):
+        super().update(new_scale)
+class Replaces(Base):
+    def scale(self, outputs):
+        if self._scale is None:
+            self._lazy_init_scale_growth_tracker(outputs.device)
+        return outputs * self._scale
+    def update(self, new_scale=None):
+        self._scale.fill_(1024.0)
+        self._per_optimizer_states.clear()
+model = Net()
+optimizer, scaler = sgd(model), KIND("cpu", init_scale=1024.0)
+for number in range(4):
+    optimizer.zero_grad()
+    scaler.scale(F.cross_entropy(model(inputs), targets)).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    for kind in ("Calls", "Replaces") if VERSION >= (2, 3) else ():
+        script = ODD_START + code.replace("KIND", kind)
+        done, said = with_and_without(context.root, "scaler_" + kind, script)
+        assert done[0].returncode == done[1].returncode == 0, done
+        steps = [event for event in said if event["event"] == "step"]
+        make_whole(steps)
+        for word in ("scale", "unscale", "scaler_step", "update"):
+            counts = [[call["call"] for call in step["calls"]].count(word) for step in steps]
+            assert counts == [1] * 4, (kind, word, counts)
+
+
+@test
 def ties_that_a_conversion_from_meta_breaks_are_seen(context):
     """Each name gets values of its own, unless they are tied again before they are trained."""
     code = """

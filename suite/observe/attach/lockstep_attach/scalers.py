@@ -31,6 +31,8 @@ class Scalers:
         self.penalty = False  # gradients of a scaled loss were taken with a graph, since then
         self.stepper = None  # (scaler, optimizer, entry) of the step that runs
         self.stepped = False
+        self.watched = set()  # (subclass, method) that are wrapped
+        self.inside = set()  # names of those that run
 
     def install(self):
         kind, wrap = self.kind(), self.hub.wrap
@@ -40,16 +42,45 @@ class Scalers:
         wrap(kind, "step", self._enter_step, self._leave_step)
         wrap(kind, "update", self._enter_update, self._leave_update)
         wrap(kind, "get_scale", self._enter_get)
+        self.methods = {
+            "scale": (None, self._scale),
+            "unscale_": (self._enter_unscale, self._leave_unscale),
+            "update": (self._enter_update, self._leave_update),
+        }
 
     def kind(self):
         """The class that defines the methods: since 2.3 one whose subclasses the others are."""
         torch = self.hub.torch
         return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
+    def _watch_subclass(self, kind):
+        """Methods that stand in place of GradScaler's, as those of torch's ShardedGradScaler."""
+        for owner in kind.__mro__[: kind.__mro__.index(self.kind())]:
+            for name in self.methods.keys() & vars(owner).keys():
+                if (owner, name) not in self.watched:
+                    self.watched.add((owner, name))
+                    self.hub.wrap(owner, name, *self._as_whole(name))
+
+    def _as_whole(self, name):
+        """enter and leave of a method that may call the one that it stands for, by super()."""
+        enter, leave = self.methods[name]
+
+        def entered(args, kwargs):
+            note = enter(args, kwargs) if enter is not None else None
+            self.inside.add(name)
+            return note
+
+        def left(note, args, kwargs, result, error):
+            self.inside.discard(name)
+            leave(note, args, kwargs, result, error)
+
+        return entered, left
+
     # ---- what is known ---------------------------------------------------------------------------
 
     def _built(self, note, args, kwargs, result, error):
         if error is None:
+            self._watch_subclass(type(args[0]))
             self._learn(args[0])
 
     def _learn(self, scaler):
@@ -92,7 +123,7 @@ class Scalers:
 
     def _scale(self, note, args, kwargs, result, error):
         scaler, index = args[0], self._index(args[0])
-        if index is None or error is not None:
+        if index is None or error is not None or "scale" in self.inside:
             return
         self.scaling = True
         losses = given(args, kwargs, "outputs", 1)
@@ -258,7 +289,7 @@ class Scalers:
 
     def _enter_unscale(self, args, kwargs):
         index = self._index(args[0])
-        if index is None:
+        if index is None or "unscale_" in self.inside:
             return None
         optimizer = self._optimizer(args, kwargs)
         self.hub.autograd.before_change()
@@ -325,7 +356,7 @@ class Scalers:
 
     def _enter_update(self, args, kwargs):
         index = self._index(args[0])
-        if index is None:
+        if index is None or "update" in self.inside:
             return None
         self.asked = self.penalty = False
         forced = given(args, kwargs, "new_scale", 1) is not None
