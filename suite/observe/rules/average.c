@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "suite/observe/trace/calls.h"
+#include "suite/observe/trace/job.h"
 #include "rules.h"
 
 enum { AVERAGES = 8 };
@@ -138,23 +139,29 @@ static void judge_course(const course *c, ls_observe_finding *out)
 }
 
 /* A copy that moves several times in a step, in which the weights do once: before the optimizer
- * more than once, or before it and then behind it, towards the weights. */
-static int count_early(const ls_observe_rank *rank, int average)
+ * more than once, or before it and then behind it, towards the weights. Returns how many such steps
+ * were looked at, and how often it moved in them beyond once. */
+static int count_early(const ls_observe_rank *rank, int average, int *more)
 {
     const ls_event *one;
     int count = 0;
+    *more = 0;
     ls_event_each(one, ls_trace_events(rank, averaged)) {
         bool behind = ls_event_number(one, share, 0) > ls_event_number(one, bound, INFINITY);
-        int early = ls_event_int(one, early_times, ls_event_bool(one, early, false));
-        count += ls_event_int(one, average, -1) == average && early + behind > 1;
+        int early = ls_event_has(one, early_times) ? ls_job_count(one, early_times)
+                                                   : ls_event_bool(one, early, false);
+        if (ls_event_int(one, average, -1) == average && early + behind > 1) {
+            *more += early + behind - 1;
+            count++;
+        }
     }
     return count;
 }
 
 static void judge_early(const ls_observe_rank *rank, int average, ls_observe_finding *out)
 {
-    int early = count_early(rank, average);
-    if (early >= enough.value) {
+    int more, early = count_early(rank, average, &more);
+    if (more >= enough.value && early > 1) {
         ls_finding_set(out, LS_FAIL, "",
                        "the average is updated with every batch, the weights with every step: its "
                        "decay counts several times",

@@ -272,6 +272,7 @@ CALLS_TEST(moments_last, rebuilt)
     "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true" times \
     ",\"share\":" share ",\"bound\":1e-5};"
 #define EARLY(step, share) EARLY_IN("", step, share)
+#define OFTEN(step) EARLY_IN(",\"early_times\":3", step, "0.1")
 #define TWICE(step) EARLY_IN(",\"early_times\":2", step, "0")
 
 /* Twelve steps of two passes on two ranks; what each calls. */
@@ -434,6 +435,10 @@ static const calls_row others[] = {
      "several times between one optimizer's step and the next, in 3 steps"},
     {ALIKE "; 3x " PLAIN "b O Z; " TWICE("1") TWICE("2") TWICE("3"), "optimizer.average",
      CALLS_HINT, "several times between one optimizer's step and the next, in 3 steps"},
+    {ALIKE "; 3x " PLAIN "b O Z; " OFTEN("2") OFTEN("3"), "optimizer.average", CALLS_HINT,
+     "several times between one optimizer's step and the next, in 2 steps"},
+    {ALIKE "; 3x " PLAIN "b O Z; " OFTEN("2"), "optimizer.average", NO_HINT, ""},
+    {ALIKE "; 3x " PLAIN "b O Z; " TWICE("2") TWICE("3"), "optimizer.average", NO_HINT, ""},
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "0.05") EARLY("2", "0.05") EARLY("3", "0"),
      "optimizer.average", NO_HINT, ""}, /* before the step alone */
     {ALIKE "; 3x " PLAIN "b O Z; " EARLY("1", "-0.05") EARLY("2", "-0.05") EARLY("3", "-0.01"),
