@@ -207,6 +207,7 @@ MEMBERS = {
     "moved": "model at step type",
     "join": "at",
     "left": "name at bits type full",
+    "overwritten": "name at bits full count cosine",
     "outside": "step name at params digests",
     "detached": "steps at read names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
@@ -1558,6 +1559,28 @@ for number in range(4):
         for word in ("scale", "unscale", "scaler_step", "update"):
             counts = [[call["call"] for call in step["calls"]].count(word) for step in steps]
             assert counts == [1] * 4, (kind, word, counts)
+
+
+@test
+def values_that_replace_loaded_ones_are_reported(context):
+    """When training begins, of those that load_state_dict gave; none where they are kept."""
+    code = """
+torch.manual_seed(1)
+other, model = Net(), Net()
+model.load_state_dict(other.state_dict())
+if DRAWN:
+    model.a.reset_parameters()
+train(model, sgd(model))
+"""
+    for drawn in (False, True):
+        script = ODD_START + code.replace("DRAWN", str(drawn))
+        done, said = with_and_without(context.root, "drawn%d" % drawn, script)
+        assert done[0].returncode == done[1].returncode == 0, done
+        found = [event for event in said if event["event"] == "overwritten"]
+        assert [event["full"] for event in found] == ["a.weight", "a.bias"] * drawn, found
+        line = script[: script.index("model.load_state_dict")].count("\n") + 1
+        assert all(event["at"].endswith(":%d" % line) for event in found), found
+        assert all(event["count"] in (128, 16) and abs(event["cosine"]) < 0.9 for event in found)
 
 
 @test

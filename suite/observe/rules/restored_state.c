@@ -183,6 +183,65 @@ void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *o
     }
 }
 
+/* ---- what was loaded, and drawn again ----------------------------------------------------------
+ */
+
+static const ls_tol unlike =
+    LS_TOL(6, "standard deviations, 1 / sqrt(n), of the cosine of a vector of n elements with one "
+              "that was drawn without it");
+static const ls_tol compared =
+    LS_TOL(256, "elements: of fewer, those of an average may be as unlike");
+
+/* Whether the writer's training began with these bits in the parameter of that name. */
+static bool began_with(const ls_observe_trace *writer, const ls_event *overwritten)
+{
+    const ls_event *model, *param;
+    ls_event_each(model, writer != NULL ? ls_trace_events(&writer->rank[0], model) : NULL) {
+        int place = 0;
+        for (param = ls_event_first(ls_event_list(model, params)); param != NULL;
+             param = ls_event_after(param), place++) {
+            const ls_event *bits = ls_event_at(ls_event_list(model, param_digests), place);
+            if (strcmp(ls_event_to_text(ls_event_at(param, 0), ""),
+                       ls_event_text(overwritten, full, "?")) == 0 &&
+                strcmp(ls_event_to_text(bits, ""), ls_event_text(overwritten, bits, "?")) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* An optimizer's state goes on; weights that it belongs to do not. What puts an average's raw
+ * weights back, or normalises them, leaves them much as they were. */
+void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
+        const ls_event *one, *place = NULL;
+        ls_job_names names = {0};
+        ls_event_each(one, ls_trace_events(&trace->rank[k], overwritten)) {
+            double count = ls_event_number(one, count, 0), cosine = ls_event_number(one, cosine, 1);
+            bool drawn = count >= compared.value && fabs(cosine) * sqrt(count) < unlike.value;
+            int optimizer, group;
+            if ((drawn || began_with(trace->before, one)) &&
+                ls_job_group(&trace->rank[k], ls_event_text(one, full, ""), -1, &optimizer,
+                             &group) != NULL) {
+                place = place == NULL ? one : place;
+                ls_job_add_name(&names, ls_event_text(one, name, ""));
+            }
+        }
+        if (names.count > 0 && ls_saved_last_restored(&trace->rank[k], "optimizer") != NULL) {
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(place, at, ""),
+                "between load_state_dict and the first step the weights are drawn again, "
+                "while the optimizer goes on with the state of the old ones",
+                "load the file after all that initialises the model",
+                "rank %d: %d parameters (%s) do not hold what the file gave them when "
+                "training begins, nor anything like it",
+                k, names.count, ls_job_names_text(&names));
+        }
+    }
+}
+
 /* ---- a job that goes on without the file's moments ------------------------------------------- */
 
 /* One optimizer in each job, of the same class, as it was built, of the same parameters. */
@@ -546,6 +605,17 @@ static void judge_average(const ls_observe_trace *trace, int k, const ls_event *
 static const ls_tol copied = LS_TOL(0.7, "of the way to the weights: an average that goes more of "
                                          "it may be the weights themselves, as where it begins");
 
+/* What a model was last given before its training began, where it still holds that then. */
+static const ls_event *loaded_into(const ls_observe_rank *rank, int model)
+{
+    const ls_event *one, *last = NULL;
+    ls_event_each(one, ls_trace_events(rank, restore)) {
+        bool own = ls_event_int(one, which, -1) == model && ls_saved_step(one) == 0;
+        last = own && strcmp(ls_event_text(one, what, ""), "model") == 0 ? one : last;
+    }
+    return ls_event_count(ls_trace_events(rank, overwritten)) == 0 ? last : NULL;
+}
+
 /* Training goes on, with the optimizer's state, from the weights of the average: it was in the
  * model when the file was written. The average followed the weights in smaller steps by then. */
 static void judge_exchanged(const ls_observe_trace *trace, int k, ls_observe_finding *out)
@@ -557,8 +627,14 @@ static void judge_exchanged(const ls_observe_trace *trace, int k, ls_observe_fin
     const ls_event *save = ls_saved_by(trace->before, path, &writer);
     ls_event_each(model, ls_trace_events(rank, model)) {
         const char *bits = ls_event_text(ls_event_object(model, digest), param, "");
-        bool trained = ls_job_is_trained(rank, ls_event_int(model, model, -1), true);
+        int index = ls_event_int(model, model, -1);
+        bool trained = ls_job_is_trained(rank, index, true);
         number = trained && number < 0 ? average_of(trace->before, path, bits) : number;
+        /* of a wrapper the event is older than what was loaded into it */
+        const ls_event *given = loaded_into(rank, index);
+        number = trained && number < 0 && given != NULL
+                     ? average_of(trace->before, path, ls_event_text(given, bits, ""))
+                     : number;
     }
     ls_event_each(one, ls_trace_events(&trace->before->rank[writer], averaged)) {
         bool then =

@@ -779,6 +779,7 @@ void ls_rules_checkpoint_resume(const ls_observe_trace *trace, ls_observe_findin
         ls_restored_judge_averages(trace, out);
     }
     if (ls_verdict_good(out->verdict.code)) {
+        ls_restored_judge_overwritten(trace, out);
         ls_restored_judge_left(trace, out);
     }
     const ls_event *bare = NULL;

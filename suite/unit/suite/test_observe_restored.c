@@ -340,6 +340,15 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     "\"digest\":{\"param\":\"" bits "\"}};"                                                       \
     "{\"event\":\"optimizer\",\"optimizer\":1,\"groups\":[{\"params\":[\"body.weight\"]}]};"
 
+/* Values other than the file's when training begins, unlike them or those that it began with. */
+#define OVERWRITTEN(name, bits, count, cosine)                                                     \
+    BEGIN "{\"event\":\"overwritten\",\"name\":\"" name "\",\"full\":\"" name                      \
+          "\",\"at\":\"train.py:11\",\"bits\":\"" bits "\",\"count\":" count ",\"cosine\":" cosine \
+          "};" STEP("0.2")
+#define BEGAN_WITH(bits)                                                                           \
+    "{\"event\":\"model\",\"model\":0,\"kind\":\"ddp\",\"params\":[[\"fc.bias\",4,\"f32\",true],[" \
+    "\"fc.weight\",4,\"f32\",true]],\"param_digests\":[\"1\",\"" bits "\"]};"
+
 /* A job whose schedule gives these rates, and the next one, of that epoch, from the file's rate. */
 #define RATED(rate, next) STEP(rate) " L{\"lr\":[" next "]};"
 #define SCHEDULE_OF(a, b) BUILT ";" RATED("0.1", a) RATED(a, b) EPOCH("0", "d") ALL_SAVED("2")
@@ -555,6 +564,20 @@ static const struct {
      ""},
     {"/a/", AVERAGED("0.9", "0.8", "0.7", MOVED_BY("5", "0.9", "")),
      AVERAGES_ON("9", "0.9", "0.8", "0.7"), LS_PASS, ""},
+    /* weights that are drawn again behind the load; of an average, of few elements, of no
+     * optimizer; those that the first job began with */
+    {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "256", "0.37"), LS_FAIL,
+     "rank 0: 1 parameters (fc.weight) do not hold what the file gave them when training begins, "
+     "nor anything like it | between load_state_dict and the first step the weights are drawn "
+     "again, while the optimizer goes on with the state of the old ones | train.py:11 | load"},
+    {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "256", "-0.37"), LS_FAIL, "fc.weight"},
+    {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "256", "0.38"), LS_PASS, ""},
+    {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "255", "0.01"), LS_PASS, ""},
+    {"/a/", ALL_SAVED("1"), OVERWRITTEN("other", "5", "256", "0.37"), LS_PASS, ""},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
+     OVERWRITTEN("fc.weight", "5", "4", "0.99"), LS_FAIL, "drawn again"},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
+     OVERWRITTEN("fc.bias", "5", "4", "0.99"), LS_PASS, ""},
     /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
      * and one that never falls */
     {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "1", "0.06", "0.08", "0.06", "1"), LS_FAIL,

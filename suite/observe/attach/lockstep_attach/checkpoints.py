@@ -19,6 +19,8 @@ MADE = 256  # state_dict() of models that are remembered
 FIRST = 4096  # elements of a parameter's moments that its mark is made of
 RESTORED = 64  # models that get digests where load_state_dict is called
 RANDOM = 4  # random states that are set before the first step
+HEAD = 256  # elements of a restored parameter that are compared when training begins
+OVERWRITTEN = 64  # parameters that are reported to hold others
 CALLS = 4096  # of modules, in which one that was not restored whole is looked for
 
 
@@ -59,6 +61,8 @@ class Checkpoints:
         self.left = ByObject()  # {parameter that was not restored: its name, place} by module
         self.calls, self.hook = 0, None
         self.restored = 0  # models
+        self.held = ByObject()  # {parameter that was restored: its name, place, values} by module
+        self.overwritten = 0  # of them
         self.ties = []  # of a model whose parameters load_state_dict replaces
 
     def install(self):
@@ -504,7 +508,10 @@ class Checkpoints:
                 event["bits"] = self._bits(args[0])
                 event.update(self._taken(args, kwargs, result))
                 event["like"] = self.hub.Late(self._like(args[0]))
-                self._watch_left(args[0], set(getattr(result, "missing_keys", ())))
+                missing = set(getattr(result, "missing_keys", ()))
+                self._watch_left(args[0], missing)
+                if note == 0 and event["bits"] is not None:
+                    self._hold(args[0], missing)
             elif what == "optimizer":
                 event["entries"] = len(args[0].state)
                 event.update(self._marks([args[0]]))
@@ -550,6 +557,47 @@ class Checkpoints:
         if self.hook is not None and (not len(self.left) or self.calls >= CALLS):
             self.hook.remove()
             self.hook = None
+
+    def _hold(self, module, missing):
+        """The first values of what load_state_dict gave, until training begins."""
+        at = self.hub.places.here()
+        for path, part in module.named_modules():
+            own = self.held.get(part) or self.held.put(part, {})
+            for key, p in part._parameters.items():
+                name = "%s.%s" % (path, key) if path else key
+                if p is not None and name not in missing:
+                    own[key] = plain_name(name), at, self._head(p)
+
+    def _head(self, param):
+        return param.detach().reshape(-1)[:HEAD].to("cpu", self.hub.torch.float64)
+
+    def begins(self, module):
+        """A training forward: reports parameters with others than the values they were given."""
+        found = []
+        for part in module.modules():
+            held = self.held.get(part, {})
+            self.held.drop(part)
+            for key, (name, at, was) in held.items():
+                p = part._parameters.get(key)
+                if p is None or p.is_meta or hasattr(p, "_local_tensor"):
+                    continue
+                now = self._head(p)
+                if now.shape == was.shape and not self.hub.torch.equal(now, was):
+                    found.append((p, name, at, was, now))
+        found = found[: OVERWRITTEN - self.overwritten]
+        self.overwritten += len(found)
+        digests = self.hub.digests.each([p.detach() for p, *_ in found])
+        for (p, name, at, was, now), bits in zip(found, digests):
+            norms = float(was.norm() * now.norm())
+            self.hub.put(
+                "overwritten",
+                name=name,
+                at=at,
+                bits=bits,
+                full=self._full(p),
+                count=was.numel(),
+                cosine=float(was @ now) / norms if norms > 0 else 0,
+            )
 
     def _full(self, param):
         """Late: its name among those of the known models, or "" where none has it."""

@@ -96,6 +96,7 @@ class Model:
         self.sought = False  # it was looked for a part that is called in its place
         self.part = None  # (weak reference, path) of that
         self.trained = False  # one with gradients: a wrapper learns of a backward by it
+        self.begun = False  # one with gradients in training mode
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.parts = 0  # parameters that are not looked at: ranks hold parts of them
@@ -829,6 +830,9 @@ class Models:
         record = hub.again.before(model, module, args, kwargs) if grad else None
         if grad and training:
             hub.still.trains(model)
+            if not model.begun:
+                model.begun = True
+                hub.checkpoints.begins(module)
         detached = grad and training and steps.now.detail and hub.still.before_forward(module)
         first_step = grad and training and steps.now.number == 1
         looks = watched, detached or None, hub.casts.begin(model, module) if first_step else None
