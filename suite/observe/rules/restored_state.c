@@ -183,8 +183,7 @@ void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *o
     }
 }
 
-/* ---- what was loaded, and drawn again ----------------------------------------------------------
- */
+/* ---- what was loaded, and drawn again -------------------------------------------------------- */
 
 static const ls_tol unlike =
     LS_TOL(6, "standard deviations, 1 / sqrt(n), of the cosine of a vector of n elements with one "
@@ -211,6 +210,19 @@ static bool began_with(const ls_observe_trace *writer, const ls_event *overwritt
     return false;
 }
 
+/* Whether the optimizer was given moments before the first step. */
+static bool goes_on(const ls_observe_rank *rank, int optimizer)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, restore)) {
+        if (strcmp(ls_event_text(one, what, ""), "optimizer") == 0 && ls_saved_step(one) == 0 &&
+            ls_event_int(one, entries, 0) > 0 && ls_event_int(one, which, optimizer) == optimizer) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* An optimizer's state goes on; weights that it belongs to do not. What puts an average's raw
  * weights back, or normalises them, leaves them much as they were. */
 void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -224,12 +236,13 @@ void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_fin
             int optimizer, group;
             if ((drawn || began_with(trace->before, one)) &&
                 ls_job_group(&trace->rank[k], ls_event_text(one, full, ""), -1, &optimizer,
-                             &group) != NULL) {
+                             &group) != NULL &&
+                goes_on(&trace->rank[k], optimizer)) {
                 place = place == NULL ? one : place;
                 ls_job_add_name(&names, ls_event_text(one, name, ""));
             }
         }
-        if (names.count > 0 && ls_saved_last_restored(&trace->rank[k], "optimizer") != NULL) {
+        if (names.count > 0) {
             ls_finding_set(
                 out, LS_FAIL, ls_event_text(place, at, ""),
                 "between load_state_dict and the first step the weights are drawn again, "

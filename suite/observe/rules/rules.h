@@ -28,8 +28,9 @@ bool ls_restored_follows_pass(const ls_observe_rank *rank, const ls_observe_rank
 /* restored_state.c */
 /* Moments and settings that came to other parameters than in the job that wrote the file. */
 void ls_restored_judge_places(const ls_observe_trace *trace, ls_observe_finding *out);
-/* Parameters that a file lacks, which hold what they were drawn with when they are used. */
+/* Parameters that a file gave values, which were drawn again before training. */
 void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Parameters that a file lacks, which hold what they were drawn with when they are used. */
 void ls_restored_judge_left(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Schedules that begin anew. */
 void ls_restored_judge_schedules(const ls_observe_trace *trace, ls_observe_finding *out);

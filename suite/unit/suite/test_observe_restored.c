@@ -345,6 +345,12 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     BEGIN "{\"event\":\"overwritten\",\"name\":\"" name "\",\"full\":\"" name                      \
           "\",\"at\":\"train.py:11\",\"bits\":\"" bits "\",\"count\":" count ",\"cosine\":" cosine \
           "};" STEP("0.2")
+#define UNLIKE(restored)                                                               \
+    LOADED("")                                                                         \
+    ";" MODEL ";{\"event\":\"restore\",\"what\":\"optimizer\"," restored "};" UNNAMED( \
+        "0.2",                                                                         \
+        "0") ";{\"event\":\"overwritten\",\"name\":\"fc.weight\",\"full\":"            \
+             "\"fc.weight\",\"at\":\"train.py:11\",\"count\":256,\"cosine\":0.1};" STEP("0.2")
 #define BEGAN_WITH(bits)                                                                           \
     "{\"event\":\"model\",\"model\":0,\"kind\":\"ddp\",\"params\":[[\"fc.bias\",4,\"f32\",true],[" \
     "\"fc.weight\",4,\"f32\",true]],\"param_digests\":[\"1\",\"" bits "\"]};"
@@ -574,6 +580,10 @@ static const struct {
     {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "256", "0.38"), LS_PASS, ""},
     {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "255", "0.01"), LS_PASS, ""},
     {"/a/", ALL_SAVED("1"), OVERWRITTEN("other", "5", "256", "0.37"), LS_PASS, ""},
+    {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":0,\"entries\":0"), LS_SKIP, ""},
+    {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":1,\"entries\":3"), LS_SKIP, ""},
+    {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":0,\"entries\":3,\"which\":1"), LS_PASS, ""},
+    {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":0,\"entries\":3,\"which\":0"), LS_FAIL, "fc.weight"},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
      OVERWRITTEN("fc.weight", "5", "4", "0.99"), LS_FAIL, "drawn again"},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),

@@ -565,7 +565,7 @@ class Checkpoints:
             own = self.held.get(part) or self.held.put(part, {})
             for key, p in part._parameters.items():
                 name = "%s.%s" % (path, key) if path else key
-                if p is not None and name not in missing:
+                if p is not None and p.is_floating_point() and name not in missing:
                     own[key] = plain_name(name), at, self._head(p)
 
     def _head(self, param):
@@ -579,7 +579,9 @@ class Checkpoints:
             self.held.drop(part)
             for key, (name, at, was) in held.items():
                 p = part._parameters.get(key)
-                if p is None or p.is_meta or hasattr(p, "_local_tensor"):
+                if p is None or p.is_meta or not p.is_floating_point():
+                    continue
+                if hasattr(p, "_local_tensor"):
                     continue
                 now = self._head(p)
                 if now.shape == was.shape and not self.hub.torch.equal(now, was):
