@@ -85,11 +85,14 @@ static void judge_members(const ls_observe_rank *now, const ls_observe_rank *bef
             const ls_event *was =
                 ls_job_group(before, ls_event_to_text(name, "?"), number - 1, &optimizer, &at);
             double decay = ls_event_number(group, weight_decay, NAN);
-            if (was != NULL && optimizer == number &&
-                ls_event_number(was, weight_decay, NAN) != decay) {
+            double then = ls_event_number(was, weight_decay, NAN);
+            if (was == NULL || optimizer != number || then == decay) {
+                continue;
+            }
+            gives = moved.count == 0 ? decay : gives;
+            had = moved.count == 0 ? then : had;
+            if (decay == gives && then == had) { /* others may have moved the other way */
                 ls_job_add_name(&moved, name->text);
-                gives = decay;
-                had = ls_event_number(was, weight_decay, NAN);
             }
         }
     }
@@ -98,8 +101,8 @@ static void judge_members(const ls_observe_rank *now, const ls_observe_rank *bef
                        "an optimizer's settings are matched by position, and its groups have other "
                        "parameters than in the job that wrote the file",
                        "build the groups in the same order, or load their state by names",
-                       "rank %d: %s have the decay %g, and had %g when the file was written", k,
-                       ls_job_names_text(&moved), gives, had);
+                       "rank %d: decay %g of %s, which had %g when the file was written", k, gives,
+                       ls_job_names_text(&moved), had);
     }
 }
 

@@ -289,6 +289,17 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
           "\"};" STEP("0.2")
 #define LEFT(name, full) LEFT_AS("f32", name, full)
 
+/* An optimizer of two groups, and one that is given the state of another's. */
+#define GROUPED(first, second)                                                                     \
+    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.sgd.SGD\",\"rule\":\"sgd\"," \
+    "\"state\":3,\"groups\":[{\"params\":[\"" first                                                \
+    "\"],\"weight_decay\":0.1},{\"params\":[\"" second "\"],\"weight_decay\":0}]};"
+#define REGROUPED(first, second)                                                                   \
+    LOADED("")                                                                                     \
+    ";" MODEL ";"                                                                                  \
+    "{\"event\":\"restore\",\"what\":\"optimizer\",\"at\":\"train.py:10\",\"which\":0,\"step\":0," \
+    "\"entries\":3};" GROUPED(first, second) STEP("0.2")
+
 /* A model that is given its own values next to a file's optimizer. */
 #define HELD                                                                                \
     STEP("0.2")                                                                             \
@@ -570,6 +581,14 @@ static const struct {
      ""},
     {"/a/", AVERAGED("0.9", "0.8", "0.7", MOVED_BY("5", "0.9", "")),
      AVERAGES_ON("9", "0.9", "0.8", "0.7"), LS_PASS, ""},
+    /* settings of a position that other parameters have, and of the same ones */
+    {"/a/", GROUPED("fc.weight", "fc.bias") STEP("0.2") ";" ALL_SAVED("1"),
+     REGROUPED("fc.bias", "fc.weight"), LS_FAIL,
+     "rank 0: decay 0.1 of fc.bias, which had 0 when the file was written | an optimizer's "
+     "settings are matched by position, and its groups have other parameters than in the job that "
+     "wrote the file | train.py:10"},
+    {"/a/", GROUPED("fc.weight", "fc.bias") STEP("0.2") ";" ALL_SAVED("1"),
+     REGROUPED("fc.weight", "fc.bias"), LS_PASS, ""},
     /* weights that are drawn again behind the load; of an average, of few elements, of no
      * optimizer; those that the first job began with */
     {"/a/", ALL_SAVED("1"), OVERWRITTEN("fc.weight", "5", "256", "0.37"), LS_FAIL,

@@ -453,6 +453,7 @@ static const calls_row others[] = {
      "gradient.loss", CALLS_HINT, "new tensors without a graph | train.py:18"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_gathered\":\"train.py:18\"} O Z",
      "gradient.loss", LS_PASS, NULL}, /* the others hold no more */
+    {ALIKE "; 4x " PLAIN "b{\"loss_times\":1} O Z", "gradient.loss", NO_HINT, ""},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"probabilities\"} O Z",
      "gradient.loss", CALLS_HINT, "step 1: the softmax of the result of a softmax"},
     {ALIKE "; 4x " PLAIN "b{\"loss_times\":1,\"loss_given\":\"softmax\"} O Z", "gradient.loss",
