@@ -284,7 +284,6 @@ typedef struct tally {
     int64_t calls, elements, open;
     int partial;       /* samples of calls that some rank has none of */
     char unknown[120]; /* what is not judged, by name */
-    bool failed;
 } tally;
 
 static bool reduces(const ls_collectives_call *call)
@@ -394,7 +393,7 @@ static void judge_received(const ls_collectives *of, const group *g,
                            ls_observe_finding *out)
 {
     const kind *kind = kind_of(at->call.type);
-    for (int i = 0; i < elements_of(at) && !t->failed; i++) {
+    for (int i = 0; i < elements_of(at) && out->verdict.code != LS_FAIL; i++) {
         for (int k = 0; k < g->count; k++) {
             sent[k] = g->sample[k].sent + (int64_t)i * kind->bytes;
         }
@@ -408,7 +407,6 @@ static void judge_received(const ls_collectives *of, const group *g,
         t->elements += a != OPEN;
         t->open += a == OPEN;
         if (a == WRONG) {
-            t->failed = true;
             fail_reduction(of, at, i, &e, out);
         }
     }
@@ -424,7 +422,7 @@ static void judge_reduction(const ls_collectives *of, const group *g, tally *t,
         const ls_collectives_sample *one = &g->sample[k];
         whole = whole && one->sent != NULL && one->bytes == (int64_t)elements_of(one) * kind->bytes;
     }
-    for (int k = 0; k < g->count && whole && !t->failed; k++) {
+    for (int k = 0; k < g->count && whole && out->verdict.code != LS_FAIL; k++) {
         if (g->sample[k].received != NULL) {
             judge_received(of, g, &g->sample[k], sent, t, out);
         }
@@ -441,14 +439,13 @@ static void judge_copy(const ls_collectives *of, const group *g, tally *t, ls_ob
     for (int k = 0; k < g->count; k++) {
         from = g->sample[k].sent != NULL ? &g->sample[k] : from;
     }
-    for (int k = 0; k < g->count && from != NULL && !t->failed; k++) {
+    for (int k = 0; k < g->count && from != NULL && out->verdict.code != LS_FAIL; k++) {
         const ls_collectives_sample *to = &g->sample[k];
         if (to->received == NULL || to->bytes != from->bytes || elements_of(to) < 1) {
             continue;
         }
         t->elements += elements_of(to);
         if (memcmp(to->received, from->sent, (size_t)to->bytes) != 0) {
-            t->failed = true;
             fail_copy(of, from, to, out);
         }
     }
@@ -472,9 +469,6 @@ static void judge_group(const ls_collectives *of, const group *g, tally *t, ls_o
 
 static void conclude(const ls_collectives *of, const tally *t, ls_observe_finding *out)
 {
-    if (t->failed) {
-        return;
-    }
     if (t->elements > 0) {
         ls_verdict_pass(&out->verdict, t->elements, "%lld elements of %lld sampled calls%s%s",
                         (long long)t->elements, (long long)t->calls,
@@ -492,7 +486,7 @@ static void conclude(const ls_collectives *of, const tally *t, ls_observe_findin
 static void judge_sums(const ls_collectives *of, ls_observe_finding *out)
 {
     tally t = {0};
-    for (int i = 0, end; i < of->sample_count && !t.failed; i = end) {
+    for (int i = 0, end; i < of->sample_count && out->verdict.code != LS_FAIL; i = end) {
         const ls_collectives_sample *first = &of->sample[i];
         for (end = i + 1; end < of->sample_count && of->sample[end].comm == first->comm &&
                           of->sample[end].call.number == first->call.number;

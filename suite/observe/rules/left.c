@@ -220,7 +220,8 @@ enum { GIVEN = 8 };
 /* What an optimizer would step by: backward calls that reached it since it was cleared or has
  * stepped. */
 typedef struct given {
-    int count, attempts;
+    int count;
+    bool asked;               /* to step by it, once */
     const char *first_of_all; /* the only place that its first step had, or NULL */
     struct {
         const char *at;
@@ -312,9 +313,10 @@ static mixed look_for_mixed(const ls_observe_rank *rank)
             }
         } else if (ls_calls_is_attempt(call) && own >= 0 && own < LS_CALLS_OPTIMIZERS) {
             find_mixed(all, own, last_step, ls_calls_step(&calls), &m);
-            if (all[own].attempts++ == 0 && all[own].count == 1) {
+            if (!all[own].asked && all[own].count == 1) {
                 all[own].first_of_all = all[own].by[0].at;
             }
+            all[own].asked = true;
             all[own].count = 0;
             last_step[own] = number;
         }

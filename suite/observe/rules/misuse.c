@@ -173,17 +173,16 @@ static const struct {
      "hand the training's class_to_idx to both, or add the missing folders", MAY_BE_MEANT},
 };
 
-/* Whether a backward ran in a pass over that loader: 1 or 0; -1: no pass was seen. */
-static int is_trained_on(const ls_observe_rank *rank, int loader)
+/* Whether a backward ran in a pass over that loader. */
+static bool is_trained_on(const ls_observe_rank *rank, int loader)
 {
     const ls_event *data;
-    int found = -1;
     ls_event_each(data, ls_trace_events(rank, data)) {
-        if (ls_event_int(data, loader, -1) == loader) {
-            found = found == 1 || ls_pass_is_trained(data);
+        if (ls_event_int(data, loader, -1) == loader && ls_pass_is_trained(data)) {
+            return true;
         }
     }
-    return found;
+    return false;
 }
 
 /* Whether forwards without autograd ran in a pass over that loader: it may also be measured. */
@@ -224,12 +223,11 @@ static bool is_of_both(const ls_observe_rank *rank, const ls_event *event)
         return true; /* of a kind that compares none */
     }
     if (ls_event_count(loaders) == 1) {
-        return is_trained_on(rank, loader_at(loaders, 0)) == 1;
+        return is_trained_on(rank, loader_at(loaders, 0));
     }
-    int one = is_trained_on(rank, loader_at(loaders, 0));
-    int other = is_trained_on(rank, loader_at(loaders, 1));
-    return one >= 0 && other >= 0 && one != other &&
-           has_forwards(rank, loader_at(loaders, one == 1));
+    bool one = is_trained_on(rank, loader_at(loaders, 0));
+    bool other = is_trained_on(rank, loader_at(loaders, 1));
+    return one != other && has_forwards(rank, loader_at(loaders, one));
 }
 
 static const ls_event *find(const ls_observe_rank *rank, const char *kind)

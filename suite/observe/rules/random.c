@@ -311,8 +311,8 @@ static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d,
                    seed_ranks,
                    "ranks 0 and %d begin %d of %d forwards in one state of the generator, and a "
                    "forward draws %g %snumbers for %g samples (%.30s)",
-                   rank, d->begun_alike, d->begun, ls_event_number(noise, numbers, 0),
-                   normal ? "normal " : "", ls_event_number(noise, samples, 0), function);
+                   rank, d->begun_alike, d->begun, ls_event_number(noise, numbers, NAN),
+                   normal ? "normal " : "", ls_event_number(noise, samples, NAN), function);
     (normal ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 

@@ -19,7 +19,7 @@ static bool keeps_moments(const ls_event *optimizer)
     const char *rule = ls_event_text(optimizer, rule, "");
     const ls_event *group;
     if (strcmp(rule, "sgd") != 0) {
-        return rule[0] != '\0';
+        return strcmp(rule, "") != 0;
     }
     ls_event_each(group, ls_event_list(optimizer, groups)) {
         if (ls_event_number(group, momentum, 0) > 0) {

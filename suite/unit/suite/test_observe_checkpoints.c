@@ -9,6 +9,11 @@
 
 #define WRONG "\"wrong\":[\"fc.weight\",\"fc.bias\",\"head.weight\"]"
 
+#define EPOCHS_BY(rule)                                                                     \
+    "!; {\"event\":\"optimizer\",\"optimizer\":0,\"rule\":\"" rule                          \
+    "\",\"groups\":[{\"params\":[\"fc.weight\"]}]}; " SAVE "\"path\":\"\",\"what\":{" MODEL \
+    ",\"epoch\":[\"epoch\"]}}; 3x F b O Z"
+
 static const calls_row files[] = {
     {SAVE "\"path\":\"\",\"what\":{" MODEL
           ",\"optimizer\":[\"o\"],\"scaler\":[\"s\"]}}; 3x F S B K P Z",
@@ -71,6 +76,8 @@ static const calls_row files[] = {
      "checkpoint.content", LS_PASS, "0 files hold the model's values, 2 hold other weights"},
     {SAVE "\"path\":\"\",\"what\":{" MODEL ",\"epoch\":[\"epoch\"]}}; 3x F S B K P Z",
      "checkpoint.resume", LS_SKIP, "weights alone"}, /* its optimizer keeps nothing */
+    {EPOCHS_BY("adam"), "checkpoint.resume", LS_WEAK, "optimizer.state_dict() is not saved"},
+    {EPOCHS_BY(""), "checkpoint.resume", LS_SKIP, "weights alone"}, /* what it keeps is not known */
     {"{\"event\":\"cost\"}; 3x F S B K P Z", "checkpoint.content", LS_SKIP, "no torch.save"},
     {"{\"event\":\"cost\"}; 3x F S B K P Z", "checkpoint.resume", LS_SKIP, "nothing was saved"},
 };
