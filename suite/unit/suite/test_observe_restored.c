@@ -141,6 +141,10 @@ static const calls_row courses[] = {
     /* still within the warm-up; no count in the file; lower, and it stays so; a jump */
     {COURSE("\"iter_num\":4", "0.21", "0.22", "0.23", "0.24", "0.25", "0.26"), "checkpoint.resume",
      LS_PASS, "", 1},
+    {COURSE("\"epoch\":0,\"iter_num\":40", "0.02", "0.1", "0.18", "0.26", "0.25", "0.24"),
+     "checkpoint.resume", LS_WEAK, "the rate 0.2 and iter_num 40; the first", 1},
+    {COURSE("\"iter_num\":1", "0.02", "0.1", "0.18", "0.26", "0.25", "0.24"), "checkpoint.resume",
+     LS_WEAK, "the rate 0.2 and iter_num 1; the first", 1},
     {COURSE("", "0.02", "0.1", "0.18", "0.26", "0.3", "0.3"), "checkpoint.resume", LS_PASS, "", 1},
     {COURSE("\"iter_num\":40", "0.02", "0.03", "0.04", "0.05", "0.06", "0.07"), "checkpoint.resume",
      LS_PASS, "", 1},
@@ -318,13 +322,17 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"Adam\",\"rule\":\"adam\",\"state\":0,"  \
     "\"at\":\"train.py:7\",\"groups\":[{\"params\":[\"fc.weight\"],\"lr\":0.1,\"built_lr\":" rate \
     "}]};"
-#define EPOCH(epoch, source)                                                                \
+#define EPOCH_OF(epoch, source, steps)                                                      \
     "{\"event\":\"data\",\"trained\":true,\"whole\":true,\"length\":8,\"source\":\"" source \
-    "\",\"sampler_epoch\":" epoch ",\"steps\":[1,2]};"
+    "\",\"sampler_epoch\":" epoch ",\"steps\":[" steps "]};"
+#define EPOCH(epoch, source) EPOCH_OF(epoch, source, "1,2")
 #define ALL_SAVED(step)                                                                            \
     "{\"event\":\"save\",\"at\":\"train.py:50\",\"step\":" step ",\"path\":\"last.pt\",\"what\":{" \
     "\"model\":[\"m\"],\"optimizer\":[\"o\"]},\"digests\":[[0,\"55\"]],\"moments\":["              \
     "\"fc.weight\"],\"marks\":[\"1\"]}"
+#define TWO_SHORT(second) \
+    ADAM("0.1")           \
+    "4x " STEP("0.1") ";" EPOCH_OF("0", "d", "1,1") EPOCH_OF("1", "d", second) ALL_SAVED("2")
 #define FIRST_EPOCH ADAM("0.1") "2x " STEP("0.1") ";" EPOCH("0", "d") ALL_SAVED("2")
 #define NEXT_EPOCH(bits, built, rate, epoch, source, save)                                         \
     LOADED("")                                                                                     \
@@ -447,6 +455,9 @@ static const struct {
      "data "
      "is that of the end: the pass behind it is skipped to its end | train.py:9"},
     {"/a/", TWO_EPOCHS, BEGIN SKIPPED("1", "c") STEPS_OF("2"), LS_PASS, ""},
+    {"/a/", TWO_EPOCHS, BEGIN SKIPPED("null", "c") STEPS_OF("3"), LS_PASS, ""},
+    {"/a/", "4x " STEP("0.2") ";" SAVED("last.pt", "4"), BEGIN SKIPPED("2", "c") STEPS_OF("3"),
+     LS_PASS, ""},
     {"/a/", TWO_EPOCHS, BEGIN SKIPPED("2", "b") STEPS_OF("2"), LS_PASS, ""},
     {"/a/", SKIPPED("0", "e") TWO_EPOCHS, BEGIN SKIPPED("2", "c") STEPS_OF("2"), LS_PASS, ""},
     /* the rest of a pass that was cut: skipped in the loop, or by the sampler; the pass anew */
@@ -553,6 +564,12 @@ static const struct {
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.1", "1", "d", ALL_SAVED("2")), LS_FAIL,
      "rank 0: the job goes on with the epoch behind the file's, and its optimizer (Adam) begins "
      "without state; last.pt holds one | optimizer.load_state_dict is not called | train.py:9"},
+    {"/a/", TWO_SHORT("2,2"), NEXT_EPOCH("55", "0.1", "0.1", "2", "d", ALL_SAVED("2")), LS_FAIL,
+     "goes on with the epoch behind the file's"},
+    {"/a/", TWO_SHORT("3,3"), NEXT_EPOCH("55", "0.1", "0.1", "1", "d", ALL_SAVED("2")), LS_FAIL,
+     "goes on with the epoch behind the file's"},
+    {"/a/", TWO_SHORT("2,4"), NEXT_EPOCH("55", "0.1", "0.1", "2", "d", ALL_SAVED("2")), LS_PASS,
+     ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("56", "0.1", "0.1", "1", "d", ALL_SAVED("2")), LS_PASS, ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.2", "0.1", "1", "d", ALL_SAVED("2")), LS_PASS, ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.2", "1", "d", ALL_SAVED("2")), LS_PASS, ""},
