@@ -183,6 +183,8 @@ static const calls_row unused[] = {
     /* an own scale: how it grows, backs off, and on all ranks */
     {"2x " G("64") X("1", "64") G("32") "3x " G("32") "3x " G("64"), "scaler.trace", LS_PASS,
      "followed over 10 steps, 1 overflows, 1 growths"},
+    {X("0", "64") G("32") "3x " G("32"), "scaler.trace", LS_PASS,
+     "over 5 steps, 1 overflows, 0 growths"},
     {X("0", "64") G("32") "3x " G("32") "4x " G("64") "7x " G("128") G("256"), "scaler.trace",
      LS_FAIL, "grows to 256 after 7 good steps, before after 4 .. train.py:21"},
     {X("0", "64") G("32") "3x " G("32") "4x " G("64") "5x " G("128") G("256"), "scaler.trace",
@@ -326,40 +328,50 @@ static void write_samples(const calls_job *job, int step, double local, double s
 #define Z1 "Z{\"optimizer\":1} "
 #define O1 "O{\"optimizer\":1} "
 
-/* Calls of the steps of optimizer 0 and of optimizer 1, whose parameters each backward reaches. */
+/* Calls of the steps of optimizer 0 and of optimizer 1, whose parameters each backward reaches: no
+ * verdict without a detailed step, and no hint either. */
+#define UNMIXED(calls)                                               \
+    {NETWORKS calls, "reduction.left", LS_WEAK, "no detailed step"}, \
+    {                                                                \
+        NETWORKS calls, "reduction.left", NO_HINT, ""                \
+    }
+
 static const calls_row mixtures[] = {
     /* a generator (1) and a discriminator (0): as it should be, cleared at the end only, and
      * without detach() */
-    {NETWORKS "4x (Z F " ONE("1") "O; " Z1 "F " TWO("3") O1 ")", "reduction.left", LS_WEAK, ""},
+    UNMIXED("4x (Z F " ONE("1") "O; " Z1 "F " TWO("3") O1 ")"),
     {NETWORKS "4x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
      "3 steps, the first of them step 3, are made by two losses: that of train.py:60, and what "
      "train.py:70 left"},
     {NETWORKS "3x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
      "2 steps, the first of them step 3"},
-    {NETWORKS "2x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")", "reduction.left", LS_WEAK,
-     "no detailed step"},
+    UNMIXED("2x (F " ONE("1") "O Z; F " TWO("3") O1 Z1 ")"),
     {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
      "4 steps, the first of them step 2, are made by two losses: that of train.py:70, and what "
      "train.py:60 left"},
     {NETWORKS "2x (Z " Z1 "F " ONE("3") "O; F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
      "2 steps, the first of them step 2"},
-    {NETWORKS "Z " Z1 "F " ONE("3") "O; F " TWO("3") O1, "reduction.left", LS_WEAK,
-     "no detailed step"},
+    UNMIXED("Z " Z1 "F " ONE("3") "O; F " TWO("3") O1),
     {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; Z F " TWO("3") O1 ")", "reduction.left", CALLS_HINT,
      "4 steps, the first of them step 2"},
-    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; " Z1 "F " TWO("3") O1 ")", "reduction.left", LS_WEAK,
-     "no detailed step"},
+    /* its own zero_grad clears what the other's loss left */
+    UNMIXED("4x (Z " Z1 "F " ONE("3") "O; " Z1 "F " TWO("3") O1 ")"),
+    UNMIXED("4x (F " ONE("3") O1 "; Z F " TWO("1") "O)"),
+    /* its loss in two parts, of which one reaches the other network */
+    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("3") TWO("2") O1 ")", "reduction.left",
+     CALLS_HINT, "4 steps, the first of them step 2"},
+    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("2") TWO("3") O1 ")", "reduction.left",
+     CALLS_HINT, "4 steps, the first of them step 2"},
     /* a part that two tasks share (1), stepped once for both: the other task is the other's alone
      */
-    {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("2") O1 ")", "reduction.left", LS_WEAK, ""},
+    UNMIXED("4x (Z " Z1 "F " ONE("3") "O; F " TWO("2") O1 ")"),
     /* the later one trains a third part, too, which is stepped after it */
     {NETWORKS "4x (Z " Z1 "F " ONE("3") "O; F " TWO("7") O1 "O{\"optimizer\":2})", "reduction.left",
      LS_WEAK, "of train.py:70, and what train.py:60 left"},
     /* both backward calls at one place; both before the first step */
-    {NETWORKS "4x (F " ONE("1") "O Z; F " ONE("3") O1 Z1 ")", "reduction.left", LS_WEAK, ""},
-    {NETWORKS "4x (F " ONE("3") TWO("3") "O " O1 "Z " Z1 "; F " ONE("3") TWO("3") "O " O1 "Z " Z1
-                                                                                  ")",
-     "reduction.left", LS_WEAK, ""},
+    UNMIXED("4x (F " ONE("1") "O Z; F " ONE("3") O1 Z1 ")"),
+    UNMIXED("4x (F " ONE("3") TWO("3") "O " O1 "Z " Z1 "; F " ONE("3") TWO("3") "O " O1 "Z " Z1
+                                                                                ")"),
 };
 
 CALLS_TEST(two_losses_of_two_networks, mixtures)
