@@ -489,6 +489,7 @@ static const calls_row ends[] = {
     {APART "; 0: F S B K P Z", "replicas.step", LS_UNSUPPORTED, ""},
     {MOVED("1") APART, "replicas.step", LS_FAIL, "converted after step 1 .. train.py:9"},
     {MOVED("2") APART, "replicas.step", LS_FAIL, NULL},
+    {MOVED("1") APART "; 0: F S B K P Z", "replicas.step", LS_UNSUPPORTED, "as with join() |  |"},
     {"!\"unfrozen\":[[\"head.weight\",\"train.py:4\"],[\"fc.bias\",\"train.py:3\"]],;" BY_TWO
      "F b O Z",
      "optimizer.frozen", LS_FAIL, "1 parameters were frozen .. trained: head.weight .. train.py:4"},
@@ -510,6 +511,7 @@ static const calls_row ends[] = {
      "optimizer.frozen", LS_PASS, "1 frozen"},
     /* two optimizers of one parameter: the second of them is named, and only where both step */
     {BY_TWO "3x F b O Z", "optimizer.covered", LS_PASS, ""},
+    {BY_TWO "3x F b O O{\"optimizer\":1} Z", "order.zero", LS_PASS, ""},
     {LATER_BY_TWO "3x F b O O{\"optimizer\":1} Z", "optimizer.covered", LS_WEAK, "fc.bias"},
     {BY_TWO "3x F b O O{\"optimizer\":1} Z", "optimizer.covered", LS_WEAK,
      "two optimizers step 1 parameters in one step: head.weight .. each step moves them twice, by "
@@ -646,6 +648,7 @@ static const calls_row replicas[] = {
     /* a search by rank: rates of their own, and nothing shared */
     {ALONE("0.2", "1") "2x F b O Z", "replicas.step", LS_UNSUPPORTED, "an ensemble, or a search"},
     {ALONE("0.2", "1") "2x F b O Z", "reduction.mean", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {ALONE("0.2", "1") "2x F b O Z", "optimizer.rate", LS_UNSUPPORTED, "an ensemble, or a search"},
     {ALONE("0.1", "1") "2x F b O Z", "replicas.step", LS_PASS, ""},
     {ALONE("0.2", "2") "2x F b O Z", "replicas.step", LS_PASS, ""},
     {ALONE("0.2", "1") "2x F b A O Z", "replicas.step", LS_PASS, ""},

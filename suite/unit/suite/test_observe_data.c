@@ -9,6 +9,9 @@
 #define CONTENT                                                                              \
     "\"content\":[[0,\"a\"],[1,\"b\"],[2,\"c\"],[3,\"d\"],[4,\"e\"],[5,\"f\"],[6,\"g\"],[7," \
     "\"h\"]],"
+#define ALL_ONE                                                                              \
+    "\"content\":[[0,\"a\"],[1,\"a\"],[2,\"a\"],[3,\"a\"],[4,\"a\"],[5,\"a\"],[6,\"a\"],[7," \
+    "\"a\"]],"
 
 /* Sixteen samples: of four classes in turn, and of one after the other. */
 #define CLASS(first, a, b, c, d)                                                                \
@@ -71,6 +74,8 @@ static const calls_row drawings[] = {
      "train.py:18 | if all ranks open the same data"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "9", CONTENT), "data.disjoint",
      LS_FAIL, "no DistributedSampler"},
+    {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "7", "9", ALL_ONE), "data.disjoint",
+     LS_WEAK, "its own data set"}, /* all samples are one: made up */
     {SAME PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", ""), "data.disjoint",
      LS_FAIL, "no DistributedSampler"},
     {OWN PASSES("RandomSampler", "20 20 0 1", "3", "20 20 0 1", "3", "9", ""), "data.disjoint",
@@ -140,6 +145,10 @@ static const calls_row drawings[] = {
     {OWN HALVES("7", ""), "data.distinct", LS_PASS, "inputs differ"},
     {OWN HALVES("7", "\"workers\":2,\"base_seed\":5,"), "data.distinct", LS_PASS,
      "inputs differ between 2 ranks |  | train.py:18 | the workers of all ranks have the same"},
+    {OWN
+     "0: =DistributedSampler 40 20 0 2 3 \"workers\":2,\"base_seed\":5,\"at\":\"train.py:16\",; "
+     "1: =DistributedSampler 40 20 1 2 3 \"workers\":2,\"base_seed\":5,",
+     "data.distinct", LS_PASS, "| train.py:16 | the workers of all ranks have the same"},
 };
 
 CALLS_TEST(data_are_judged, drawings)

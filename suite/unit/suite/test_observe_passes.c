@@ -594,6 +594,7 @@ CALLS_TEST(ranks_draw_their_own, drawn)
 #define SHIFTED(pass) OF(pass, "4,8") "," OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "0,8")
 #define THRICE(pass) OF(pass, "3,8") "," OF(pass, "3,8") "," OF(pass, "3,8")
 #define NO_LAST(pass) THRICE(pass) "," OF(pass, "0,8")
+#define NO_FIRST(pass) OF(pass, "0,8") "," THRICE(pass)
 #define LESS(pass) THRICE(pass) ",[" pass ",4,4,1,8,[0,4]]"
 #define PASS_OF(number, whole) \
     "=DistributedSampler 64 8 0 2 1 \"loader\":0,\"pass\":" number ",\"whole\":" whole ","
@@ -651,6 +652,9 @@ static const calls_row unused[] = {
     {TWO_PASSES("false", NO_LAST("0"), NO_LAST("1")), "data.used", NO_HINT, ""},
     {TWO_PASSES("true", LESS("0"), LESS("1")), "data.used", NO_HINT, ""},
     {TWO_PASSES("true", NO_LAST("0"), THRICE("1") "," OF("1", "3,8")), "data.used", NO_HINT, ""},
+    {TWO_PASSES("true", NO_FIRST("0"), NO_FIRST("1")), "data.used", CALLS_HINT,
+     "the first batch of a pass goes into no forward .. in 2 whole passes"},
+    {TWO_PASSES("true", NO_FIRST("0"), NO_LAST("1")), "data.used", NO_HINT, ""},
     {LABELS("[8,0,8,0]"), "data.used", LS_FAIL, "in 8 of 8 .. of another batch .. train.py:21"},
     {LABELS("[8,0,0,8]"), "data.used", LS_FAIL, "in 8 of 8 .. are shifted .. train.py:21"},
     /* mixed with those of the batch; by chance; a few */

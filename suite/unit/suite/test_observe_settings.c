@@ -4,8 +4,9 @@
 #include "suite/unit/run_suite.h"
 
 #define GROUPS(a, b) "!;" ADAM_OF(a, b)
-#define ADAM_OF(a, b)                                                                              \
-    "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"torch.optim.adamw.AdamW\","              \
+#define ADAM_OF(a, b) ADAM_NUMBERED("0", a, b)
+#define ADAM_NUMBERED(number, a, b)                                                                \
+    "{\"event\":\"optimizer\",\"optimizer\":" number ",\"class\":\"torch.optim.adamw.AdamW\","     \
     "\"rule\":\"adamw\",\"at\":\"train.py:7\",\"state\":0,\"set_at\":\"train.py:19\",\"groups\":[" \
     "{\"params\":["                                                                                \
     "\"fc.weight\",\"head.weight\"]," a "},{\"params\":[\"fc.bias\"]," b "}]}"
@@ -33,6 +34,9 @@ static const calls_row rates[] = {
     {ALIKE ";" FALLING("0.1"), "optimizer.settings", LS_FAIL, ONE_STAYS " .. | train.py:24 |"},
     {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.2") ";" FALLING("0.2"),
      "optimizer.settings", LS_WEAK, "stays at 0.2 in all 4 steps"},
+    /* an optimizer without a number has no steps */
+    {"!;" ADAM_NUMBERED("null", "\"built_lr\":0.1", "\"built_lr\":0.1") ";" FALLING("0.1"),
+     "optimizer.settings", LS_PASS, RIGHT},
     {ALIKE ";" AT("0.1", "0.4") AT("0.1", "0.3") AT("0.1", "0.2") AT("0.1", "0.1"),
      "optimizer.settings", LS_FAIL, "of parameter group 1 changes, that of group 0 (2 parameters)"},
     {ALIKE ";" AT("0.4", "0.1") AT("0.3", "0.1") "F b O{\"lr\":[0.2,0.1],\"times\":2};",
