@@ -21,6 +21,7 @@ typedef enum fake_fault {
     FAULT_START,       /* the wrapper did not send a tensor */
     FAULT_SKIPS,       /* rank 1 does not take step 2 */
     FAULT_BEHIND,      /* rank 1 changes a parameter between steps */
+    FAULT_BEHIND_ONE,  /* the same, and rank 0 has no samples of the second one */
     FAULT_STATE,       /* rank 1 loses its momentum */
     FAULT_RATE,        /* rank 1 steps at half the rate */
     FAULT_RATE_BUILT,  /* the same, as its optimizer was built */
@@ -109,9 +110,13 @@ typedef enum fake_fault {
     FAULT_UNSCALED_TWICE,
     FAULT_ZEROED,
     FAULT_FACTOR, /* the script divides by three: allowed, not judged */
+    FAULT_ULPS,   /* an element is one place off in step 1 and two in step 2 */
+    FAULT_SCALE,  /* right: the script multiplies the loss and divides the gradients */
     FAULT_WITHIN, /* no FAULT: steps in hooks of the backward pass */
     FAULT_UNCLIPPED,
     FAULT_OTHER_NORM,
+    FAULT_REMADE,       /* what is clipped is not what backward gave */
+    FAULT_REMADE_APART, /* the same; what backward gave has other shapes on rank 1 */
     FAULT_LOST_PARAM,
     FAULT_MOVED_PARAM, /* in no group either, and the script moves it itself */
     FAULT_FOREIGN,
@@ -136,15 +141,19 @@ typedef enum fake_fault {
     FAULT_BACKWARD, /* a factor 2 in one tensor */
     FAULT_SHORT,    /* 0.85 times one tensor's: less than half types may be off */
     FAULT_NO_AGAIN,
-    FAULT_SAME_BITS,  /* no FAULT: gradients to the bit those in f32, none in FP64 */
-    FAULT_OTHER_BITS, /* of one tensor they are not, and FP64 is missing */
-    FAULT_HOOKED,     /* FAULT_BACKWARD of a hook */
-    FAULT_CLIPPED,    /* a hook clips what autograd gave */
-    FAULT_CHANGED,    /* a hook on an output */
-    FAULT_DROPPED,    /* a checkpoint draws again */
-    FAULT_EXCLUDED,   /* one tensor is used outside, too */
+    FAULT_SAME_BITS,   /* no FAULT: gradients to the bit those in f32, none in FP64 */
+    FAULT_OTHER_BITS,  /* of one tensor they are not, and FP64 is missing */
+    FAULT_HOOKED,      /* FAULT_BACKWARD of a hook */
+    FAULT_HALVED,      /* a hook halves one tensor */
+    FAULT_CLIPPED,     /* a hook clips what autograd gave */
+    FAULT_CLIPPED_ONE, /* the largest element of one tensor, to the second one's size */
+    FAULT_CLIPPED_TWO, /* the two largest, to one size */
+    FAULT_CHANGED,     /* a hook on an output */
+    FAULT_DROPPED,     /* a checkpoint draws again */
+    FAULT_EXCLUDED,    /* one tensor is used outside, too */
     /* precision */
     FAULT_HALF,  /* parameters in bf16 */
+    FAULT_STILL, /* the same with one tensor of zeros, without a gradient */
     FAULT_LOST,  /* the same at a rate that rounding swallows */
     FAULT_LARGE, /* the same with one tensor so large that it swallows its steps */
 } fake_fault;
@@ -203,7 +212,7 @@ static inline bool fake_is_hand(const fake_state *s)
 
 static inline bool fake_is_half(const fake_state *s)
 {
-    return fake_is(s, FAULT_HALF) || fake_is(s, FAULT_LOST) || fake_is(s, FAULT_LARGE);
+    return s->job->fault >= FAULT_HALF && s->job->fault <= FAULT_LARGE;
 }
 
 static inline bool fake_deals(const fake_state *s)
@@ -215,6 +224,29 @@ static inline bool fake_deals(const fake_state *s)
 static inline int fake_details(const fake_state *s)
 {
     return fake_is(s, FAULT_LARGE) ? 3 : 2;
+}
+
+/* What multiplies the losses: of a scaler, or the script's own. */
+static inline double fake_scale(const fake_state *s)
+{
+    return s->job->scale != 0 ? s->job->scale : fake_is(s, FAULT_SCALE) ? 64 : 1;
+}
+
+static inline bool fake_is_behind(const fake_state *s)
+{
+    return fake_is(s, FAULT_BEHIND) || fake_is(s, FAULT_BEHIND_ONE) ||
+           fake_is(s, FAULT_HAND_BEHIND);
+}
+
+static inline bool fake_is_remade(const fake_state *s)
+{
+    return fake_is(s, FAULT_REMADE) || fake_is(s, FAULT_REMADE_APART);
+}
+
+/* In no group of the optimizer. */
+static inline bool fake_is_out(const fake_state *s, int t)
+{
+    return (fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2;
 }
 
 static inline double fake_rate(const fake_state *s)
@@ -253,7 +285,7 @@ static inline bool fake_seeds_ranks(const fake_state *s)
 
 static inline void fake_backward(fake_state *s, int step)
 {
-    double scale = s->job->scale != 0 ? s->job->scale : 1;
+    double scale = fake_scale(s);
     for (int k = 0; k < s->job->world; k++) {
         for (int t = 0; t < FAKE_TENSORS; t++) {
             fake_tensor *x = &s->at[k][t];
@@ -266,6 +298,7 @@ static inline void fake_backward(fake_state *s, int step)
                     float g = (float)scale * 0.1f *
                               ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
                                             (uint64_t)i);
+                    g = fake_is(s, FAULT_STILL) && t == 2 ? 0 : g;
                     x->local[i] += g;
                     x->sizes[i] += fabs(g);
                     x->sum[i] += g;
@@ -330,7 +363,7 @@ static inline void fake_reduce(fake_state *s, int step)
 /* Unscales, clips and hands over, of every rank. */
 static inline void fake_prepare(fake_state *s)
 {
-    double scale = s->job->scale != 0 ? s->job->scale : 1;
+    double scale = fake_scale(s);
     for (int k = 0; k < s->job->world; k++) {
         double squares = 0, most = 0;
         for (int t = 0; t < FAKE_TENSORS; t++) {
@@ -341,7 +374,7 @@ static inline void fake_prepare(fake_state *s)
                 x->grad[i] *= fake_is(s, FAULT_UNSCALED_TWICE) ? inverse : 1;
                 float limit = fake_is(s, FAULT_VALUE_NORM) ? (float)s->job->clip : INFINITY;
                 float within = fmaxf(-limit, fminf(limit, x->grad[i]));
-                squares += (double)within * within;
+                squares += fake_is_out(s, t) ? 0 : (double)within * within;
                 most = fmax(most, fabs(x->grad[i]));
             }
         }
@@ -360,6 +393,7 @@ static inline void fake_prepare(fake_state *s)
                 x->clipped[i] = fake_is(s, FAULT_VALUE_NORM)
                                     ? fmaxf(-limit, fminf(limit, x->grad[i])) * (float)by
                                     : x->clipped[i];
+                x->clipped[i] *= fake_is_remade(s) && i % 2 == 1 ? 0.5f : 1;
                 x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
                 bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
@@ -369,6 +403,21 @@ static inline void fake_prepare(fake_state *s)
                               : fake_is(s, FAULT_HAND_SCALED) ? 0.3f
                                                               : 1;
             }
+        }
+    }
+}
+
+/* Of an element in the upper half between two powers of two. */
+static inline void fake_move_places(fake_state *s, int places)
+{
+    for (int k = 0; k < s->job->world && fake_is(s, FAULT_ULPS); k++) {
+        float *used = s->at[k][0].used;
+        int i = 0, power;
+        while (frexpf(fabsf(used[i]), &power) < 0.76f) {
+            i++;
+        }
+        for (int p = 0; p < places; p++) {
+            used[i] = nextafterf(used[i], INFINITY);
         }
     }
 }
@@ -467,8 +516,7 @@ static inline void fake_advance(fake_state *s, int step)
             memcpy(x->first, x->next_first, sizeof x->first);
             memcpy(x->second, x->next_second, sizeof x->second);
             memcpy(x->before, x->used, sizeof x->before);
-            bool behind = fake_is(s, FAULT_BEHIND) || fake_is(s, FAULT_HAND_BEHIND);
-            x->param[0] += behind && k == 1 && step == 1 ? 0.5f : 0;
+            x->param[0] += fake_is_behind(s) && k == 1 && step == 1 ? 0.5f : 0;
         }
     }
 }
@@ -506,6 +554,24 @@ static inline double fake_squares(const float *value, int count)
     return sum;
 }
 
+/* To the second largest element, or to less than that and more than the third. */
+static inline void fake_clip_largest(const fake_tensor *x, float *own, int count, bool two)
+{
+    double largest[3] = {0};
+    for (int i = 0; i < count; i++) {
+        double size = fabs(x->local[i]);
+        for (int place = 0; place < 3; place++) {
+            double smaller = fmin(size, largest[place]);
+            largest[place] = fmax(size, largest[place]);
+            size = smaller;
+        }
+    }
+    float limit = (float)(two ? (largest[1] + largest[2]) / 2 : largest[1]);
+    for (int i = 0; i < count; i++) {
+        own[i] = fabs(x->local[i]) >= limit ? copysignf(limit, own[i]) : own[i];
+    }
+}
+
 static inline void fake_add_again(const fake_state *s, ls_safetensors_writer *w, int t,
                                   const fake_tensor *x)
 {
@@ -522,7 +588,12 @@ static inline void fake_add_again(const fake_state *s, ls_safetensors_writer *w,
             float most = 0x1p-10f;
             own[i] = fminf(fmaxf(own[i], -most), most);
         }
-        own[i] *= fake_is(s, FAULT_SHORT) && t == 0 ? 0.85f : 1;
+        own[i] *= fake_is(s, FAULT_SHORT) && t == 0    ? 0.85f
+                  : fake_is(s, FAULT_HALVED) && t == 2 ? 0.5f
+                                                       : 1;
+    }
+    if ((fake_is(s, FAULT_CLIPPED_ONE) || fake_is(s, FAULT_CLIPPED_TWO)) && t == 2) {
+        fake_clip_largest(x, own, fake_count[t], fake_is(s, FAULT_CLIPPED_TWO));
     }
     bool same = fake_is(s, FAULT_SAME_BITS) || (fake_is(s, FAULT_OTHER_BITS) && t != 1);
     bool exactly = !fake_is(s, FAULT_SAME_BITS) && !fake_is(s, FAULT_OTHER_BITS);
@@ -553,8 +624,12 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     if (s->job->scale != 0) {
         fake_add(w, "grad", t, "", LS_F32, x->grad, n);
     }
-    if (s->job->clip != 0) {
+    if (s->job->clip != 0 && !fake_is_out(s, t)) {
         fake_add(w, "clipped", t, "", LS_F32, x->clipped, n);
+    }
+    if (fake_is_remade(s) && t > 0) {
+        fake_add(w, "since", t, "", LS_F64, x->local,
+                 n + (fake_is(s, FAULT_REMADE_APART) && rank == 1));
     }
     double norm[6] = {fake_squares(x->param, n),   fake_squares(x->used, n), 0,
                       fake_squares(x->reduced, n), fake_squares(x->grad, n), NAN};
@@ -562,7 +637,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     if (step == 2 && !fake_is(s, FAULT_NO_AGAIN) && !(fake_is(s, FAULT_EXCLUDED) && t == 2)) {
         fake_add_again(s, w, t, x);
     }
-    if ((fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2) {
+    if (fake_is_out(s, t)) {
         return;
     }
     fake_add(w, "used", t, "", LS_F32, x->used, n);
@@ -592,7 +667,7 @@ static inline void fake_write_samples(const fake_state *s, int step, int rank)
     ls_safetensors_metadata(w, "step", "%d", step);
     ls_safetensors_metadata(w, "again", "%s",
                             fake_is(s, FAULT_NO_AGAIN) ? "a sparse tensor" : "done");
-    if (fake_is(s, FAULT_HOOKED) || fake_is(s, FAULT_CLIPPED)) {
+    if (s->job->fault >= FAULT_HOOKED && s->job->fault <= FAULT_CLIPPED_TWO) {
         ls_safetensors_metadata(w, "again_hooks", "Linear");
     }
     if (fake_is(s, FAULT_CHANGED)) {
@@ -678,9 +753,8 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
             fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule,
             fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
     for (int t = 0; t < FAKE_TENSORS; t++) {
-        bool lost = (fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2;
         if (!fake_deals(s) || t != (rank == 0 ? 1 : 2)) {
-            fprintf(f, "%s\"%s\"", t > 0 ? "," : "", lost ? fake_name[1] : fake_name[t]);
+            fprintf(f, "%s\"%s\"", t > 0 ? "," : "", fake_name[fake_is_out(s, t) ? 1 : t]);
         }
     }
     fprintf(f, "%s],\"lr\":%g,\"weight_decay\":%g,",
@@ -750,7 +824,7 @@ static inline void fake_write_clip(const fake_state *s, FILE *f)
             "\"optimizer\":0,\"params\":%d,\"at\":\"train.py:23\"}",
             fake_by_value(s) ? "value" : "norm", both ? FAKE_NORM : s->job->clip,
             s->norm * (own ? 2 : 1), fake_is(s, FAULT_MAX) ? "\"inf\"" : "2",
-            FAKE_TENSORS - fake_is(s, FAULT_PARTS));
+            FAKE_TENSORS - (fake_is(s, FAULT_PARTS) || fake_is_out(s, 2)));
 }
 
 static inline int fake_micro(const fake_state *s, int step)
@@ -787,6 +861,9 @@ static inline void fake_write_passes(const fake_state *s, int step, int rank, in
             library ? " (transformers/trainer.py:3700)" : "", sync ? "true" : "false",
             fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");
     fake_write_loss(s, step, rank, f);
+    if (fake_is(s, FAULT_SCALE)) {
+        fprintf(f, ",\"multiplied\":%g", fake_scale(s));
+    }
     fprintf(f, "}");
     if (fake_is(s, FAULT_CLIP_EACH)) {
         fake_write_clip(s, f);
@@ -820,6 +897,9 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     }
     if (s->job->clip != 0 && !fake_is(s, FAULT_CLIP_EACH)) {
         fake_write_clip(s, f);
+    }
+    if (fake_is(s, FAULT_ZEROED)) {
+        fprintf(f, ",{\"call\":\"zero_grad\",\"at\":\"train.py:23\",\"of\":\"optimizer\"}");
     }
     for (int i = 0; i < (fake_is(s, FAULT_TWO_CALLS) ? 2 : 1); i++) {
         fprintf(
@@ -881,6 +961,7 @@ static inline void fake_start(fake_state *s)
                 uint64_t seed = own ? (uint64_t)k : 0;
                 float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
                 value = fake_is(s, FAULT_LARGE) && t == 1 ? 160 : value;
+                value = fake_is(s, FAULT_STILL) && t == 2 ? 0 : value;
                 s->at[k][t].param[i] = fake_is_half(s) ? fake_bf16(value) : value;
             }
         }
@@ -911,8 +992,10 @@ static inline void fake_write(const fake_job *job, char *folder, size_t bytes)
         fake_backward(s, step);
         fake_reduce(s, step);
         fake_prepare(s);
+        fake_move_places(s, step);
         fake_step(s, step);
-        for (int k = 0; k < job->world && step <= fake_details(s); k++) {
+        bool one = fake_is(s, FAULT_BEHIND_ONE) && step == 2;
+        for (int k = one; k < job->world && step <= fake_details(s); k++) {
             fake_write_samples(s, step, k);
         }
         fake_advance(s, step);

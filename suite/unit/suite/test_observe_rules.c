@@ -108,6 +108,9 @@ static const struct {
      "after step 1 ranks 0 and 1 hold different parameters: 0 of 3 sampled tensors of step 1 | "
      "rank 1 alone changes parameters between steps 1 and 2, behind DistributedDataParallel: "
      "fc.weight, fc.bias, head.weight | train.py:24 | change"},
+    {PLAIN(FAULT_BEHIND_ONE), "replicas.step", LS_FAIL,
+     "after step 1 ranks 0 and 1 hold different parameters: 0 of 3 sampled tensors of step 1 | "
+     "the step itself leaves the same parameters: they are changed after it"},
     {PLAIN(FAULT_STATE), "replicas.state", LS_FAIL,
      "after step 2 ranks 0 and 1 hold different optimizer state: 3 of 3 sampled tensors of step 2, "
      "fc.weight/momentum_buffer, fc.bias/momentum_buffer, head.weight/momentum_buffer | the step "
@@ -218,7 +221,21 @@ static const struct {
     {SCALED(FAULT_UNSCALED_TWICE, 64), "optimizer.unscaled", LS_FAIL,
      "divided by the loss scale twice, in 3 tensors"},
     {SCALED(FAULT_ZEROED, 64), "optimizer.unscaled", CALLS_HINT,
-     "step 1, rank 0, between unscaling and the step: the gradient is set to zero"},
+     "step 1, rank 0, between unscaling and the step: the gradient is set to zero "
+     "before the step, in 3 tensors: fc.weight, fc.bias, head.weight | the gradient is set to zero "
+     "before the step "
+     "| train.py:23 | call zero_grad() after"},
+    {SCALED(FAULT_ULPS, 64), "optimizer.unscaled", LS_WEAK,
+     "step 2, rank 0: the script changes the gradient of 1 tensors between unscaling and the step"},
+    {PLAIN(FAULT_SCALE), "optimizer.unscaled", LS_PASS, "12 gradients of detailed steps"},
+    {CLIPPED(FAULT_SCALE, 0.25), "optimizer.clip", LS_PASS,
+     "12 clipped tensors recomputed, and 4 norms"},
+    {CLIPPED(FAULT_REMADE, 0.25), "optimizer.clip", LS_UNSUPPORTED,
+     "the script makes the gradients of a step out of those that it clipped"},
+    {CLIPPED(FAULT_REMADE_APART, 0.25), "optimizer.clip", LS_FAIL,
+     "step 1, rank 0: in 3 of 3 tensors no clip"},
+    {CLIPPED(FAULT_LOST_PARAM, 0.25), "optimizer.clip", LS_PASS,
+     "8 clipped tensors recomputed, and 4 norms"},
     {SCALED(FAULT_FACTOR, 64), "optimizer.unscaled", LS_WEAK,
      "of 3 tensors between unscaling and the step, by a factor of 0.333333:"},
     {CLIPPED(FAULT_UNCLIPPED, 0.25), "optimizer.clip", LS_FAIL,
@@ -284,6 +301,11 @@ static const struct {
     {PLAIN(FAULT_CLIPPED), "gradient.again", LS_WEAK, "on Linear"},
     {SCALED(FAULT_CLIPPED, 128), "gradient.again", CALLS_HINT,
      "while a loss scale of 128 multiplies it; 3 of 3 tensors are off"},
+    {SCALED(FAULT_HALVED, 128), "gradient.again", NO_HINT, ""},
+    {SCALED(FAULT_HALVED, 128), "gradient.again", LS_WEAK, "of head.weight is 0.5 times"},
+    {SCALED(FAULT_CLIPPED_TWO, 128), "gradient.again", CALLS_HINT, "1 of 3 tensors are off"},
+    {SCALED(FAULT_CLIPPED_ONE, 128), "gradient.again", NO_HINT, ""},
+    {SCALED(FAULT_CLIPPED_ONE, 128), "gradient.again", LS_WEAK, "of head.weight"},
     {PLAIN(FAULT_CHANGED), "gradient.again", LS_WEAK, "output of net"},
     {PLAIN(FAULT_DROPPED), "gradient.again", LS_FAIL, "by other masks than in the forward"},
     {PLAIN(FAULT_EXCLUDED), "gradient.again", LS_PASS,
@@ -438,6 +460,7 @@ static const struct {
      "2496 elements of 2 detailed steps are the mean of 4 ranks; the furthest is 0.13 of its bound "
      "away |  |  | "},
     {PLAIN(FAULT_HALF), "precision.updates", LS_PASS, "bf16"},
+    {PLAIN(FAULT_STILL), "precision.updates", LS_PASS, "17.1 % of updates"},
     {PLAIN(FAULT_LOST), "precision.updates", LS_FAIL, "nothing; most in "},
     {PLAIN(FAULT_HALF), "precision.updates", LS_PASS,
      "3.88 % of the way that the steps ask of bf16 parameters is lost to rounding: in detailed "
