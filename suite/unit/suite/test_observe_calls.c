@@ -138,11 +138,12 @@ static const struct {
     ls_verdict_code code;
     const char *words;
 } shown[] = {
-    {"F{\"type\":\"f32\"} S B K P Z", 3e-5, "precision.products", LS_PASS, "as half products"},
-    {"F{\"type\":\"f32\"} S B K P Z", 6e-6, "precision.products", LS_FAIL, "leaves autocast"},
-    {"F{\"autocast\":null,\"type\":\"f32\"} S B K P Z", 1e-3, "precision.autocast", LS_PASS,
+    /* 0.9883 times these: just below the limit, and just above it */
+    {"F{\"type\":\"f32\"} S B K P Z", 1.013e-5, "precision.products", LS_PASS, "as half products"},
+    {"F{\"type\":\"f32\"} S B K P Z", 1.011e-5, "precision.products", LS_FAIL, "leaves autocast"},
+    {"F{\"autocast\":null,\"type\":\"f32\"} S B K P Z", 1.013e-5, "precision.autocast", LS_PASS,
      "opens autocast itself"},
-    {"F{\"autocast\":null,\"type\":\"f32\"} S B K P Z", 1e-6, "precision.autocast", LS_FAIL,
+    {"F{\"autocast\":null,\"type\":\"f32\"} S B K P Z", 1.011e-5, "precision.autocast", LS_FAIL,
      "autocast is missing"},
 };
 
