@@ -795,17 +795,19 @@ static void judge_unscaled_step(const ls_samples *samples, changes *all)
     }
 }
 
+/* Of the last zero_grad between the backward and the step; without one, of the step. */
 static const char *zero_grad_at(const ls_observe_trace *trace, const changes *all)
 {
     const ls_observe_step *step = ls_trace_step(&trace->rank[all->rank], all->step);
-    int last = -1;
+    const char *at = all->at;
     for (int c = 0; step != NULL && c < step->call_count; c++) {
-        last = step->call[c].kind == LS_CALL_ZERO_GRAD ? c : last;
-        if (step->call[c].kind == LS_CALL_OPTIMIZER_STEP) {
+        ls_call_kind kind = step->call[c].kind;
+        at = kind == LS_CALL_ZERO_GRAD ? step->call[c].at : kind == LS_CALL_BACKWARD ? all->at : at;
+        if (kind == LS_CALL_OPTIMIZER_STEP) {
             break;
         }
     }
-    return last >= 0 ? step->call[last].at : all->at;
+    return at;
 }
 
 static void report_changes(const ls_observe_trace *trace, changes *all, ls_observe_finding *out)

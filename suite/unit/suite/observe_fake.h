@@ -109,10 +109,11 @@ typedef enum fake_fault {
     FAULT_STILL_SCALED,
     FAULT_UNSCALED_TWICE,
     FAULT_ZEROED,
-    FAULT_FACTOR, /* the script divides by three: allowed, not judged */
-    FAULT_ULPS,   /* an element is one place off in step 1 and two in step 2 */
-    FAULT_SCALE,  /* right: the script multiplies the loss and divides the gradients */
-    FAULT_WITHIN, /* no FAULT: steps in hooks of the backward pass */
+    FAULT_ZEROED_BY_HAND, /* and zero_grad() comes before the backward */
+    FAULT_FACTOR,         /* the script divides by three: allowed, not judged */
+    FAULT_ULPS,           /* an element is one place off in step 1 and two in step 2 */
+    FAULT_SCALE,          /* right: the script multiplies the loss and divides the gradients */
+    FAULT_WITHIN,         /* no FAULT: steps in hooks of the backward pass */
     FAULT_UNCLIPPED,
     FAULT_OTHER_NORM,
     FAULT_REMADE,       /* what is clipped is not what backward gave */
@@ -394,7 +395,8 @@ static inline void fake_prepare(fake_state *s)
                                     ? fmaxf(-limit, fminf(limit, x->grad[i])) * (float)by
                                     : x->clipped[i];
                 x->clipped[i] *= fake_is_remade(s) && i % 2 == 1 ? 0.5f : 1;
-                x->used[i] = fake_is(s, FAULT_ZEROED) ? 0 : x->clipped[i];
+                bool zero = fake_is(s, FAULT_ZEROED) || fake_is(s, FAULT_ZEROED_BY_HAND);
+                x->used[i] = zero ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
                 bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
                 x->used[i] *= again ? (float)s->job->world : 1;
@@ -883,6 +885,9 @@ static inline void fake_write_calls(const fake_state *s, int step, int rank, dou
     bool said = fake_is(s, FAULT_SETTING_SAID) && step > 1;
     LS_TEXT(set, 60, ",\"set\":[{\"weight_decay\":%g}]", 2 * fake_decay);
     set[said ? strlen(set) : 0] = '\0';
+    if (fake_is(s, FAULT_ZEROED_BY_HAND)) {
+        fprintf(f, "{\"call\":\"zero_grad\",\"at\":\"train.py:19\",\"of\":\"optimizer\"},");
+    }
     for (int m = 0; m < fake_micro(s, step); m++) {
         fake_write_passes(s, step, rank, m, same ? 0u : (unsigned)rank, f);
     }

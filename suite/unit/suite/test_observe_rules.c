@@ -225,6 +225,8 @@ static const struct {
      "before the step, in 3 tensors: fc.weight, fc.bias, head.weight | the gradient is set to zero "
      "before the step "
      "| train.py:23 | call zero_grad() after"},
+    {SCALED(FAULT_ZEROED_BY_HAND, 64), "optimizer.unscaled", CALLS_HINT,
+     "| the gradient is set to zero before the step | train.py:24 |"},
     {SCALED(FAULT_ULPS, 64), "optimizer.unscaled", LS_WEAK,
      "step 2, rank 0: the script changes the gradient of 1 tensors between unscaling and the step"},
     {PLAIN(FAULT_SCALE), "optimizer.unscaled", LS_PASS, "12 gradients of detailed steps"},
