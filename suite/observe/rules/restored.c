@@ -191,7 +191,6 @@ static void judge_skipped_pass(const ls_observe_trace *trace, ls_observe_finding
 typedef struct rest {
     const ls_event *cut, *on;
     int skipped, trained, left, whole; /* samples */
-    int steps;                         /* of the pass that was cut */
     bool within; /* by the sampler's epoch the pass that goes on is the one that was cut */
     bool usual;  /* both leave out as many first batches: a look, or a loader that fetches ahead */
 } rest;
@@ -427,7 +426,6 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     bool known = save != NULL;
     rest r = {0};
     for (int k = 0; k < trace->world && known; k++) {
-        r = (rest){0};
         known = find_rest(trace, k, ls_saved_step(save), &r);
         if (r.usual && abs(r.trained + ls_job_count(r.on, count) - r.whole) < batch_of(r.on)) {
             judge_offset(&r, load, k, out);
