@@ -250,6 +250,8 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
                                                                                         "2")
 #define SINGLY(whole, given, used) \
     DREW_BY("\"batch\":1,\"sampler_epoch\":1", whole, given, used, "[0,1,2,3,4,5,6,7]", "1", "3")
+#define ONE_BY_ONE(whole, kept) DREW_BY("\"batch\":1", whole, "4", "[0,3]", kept, "1", "3")
+#define CUT_ONES(kept) "2x " STEP("0.2") ";" ONE_BY_ONE("false", kept) ";" SAVED("last.pt", "2")
 #define CUT_AT(given, used, more)                                  \
     more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, \
                                         "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
@@ -386,9 +388,10 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 
 /* A job and the one that went on from its file, or from another one. */
 /* A whole pass of an epoch, of steps, and one that a job goes through without a step. */
-#define WHOLE(epoch, order, trained, first, last)                                       \
-    "{\"event\":\"data\",\"loader\":0,\"at\":\"train.py:30\",\"trained\":" trained      \
-    ",\"shuffle\":true,\"whole\":true,\"count\":8,\"batch\":4,\"sampler_epoch\":" epoch \
+#define WHOLE(epoch, order, trained, first, last) WHOLE_OF("0", epoch, order, trained, first, last)
+#define WHOLE_OF(loader, epoch, order, trained, first, last)                                \
+    "{\"event\":\"data\",\"loader\":" loader ",\"at\":\"train.py:30\",\"trained\":" trained \
+    ",\"shuffle\":true,\"whole\":true,\"count\":8,\"batch\":4,\"sampler_epoch\":" epoch     \
     ",\"order\":\"" order "\",\"steps\":[" first "," last "]}"
 #define SKIPPED(epoch, order) WHOLE(epoch, order, "false", "1", "1") ";"
 #define TWO_EPOCHS                                                     \
@@ -456,6 +459,11 @@ static const struct {
      "is that of the end: the pass behind it is skipped to its end | train.py:9"},
     {"/a/", TWO_EPOCHS, BEGIN SKIPPED("1", "c") STEPS_OF("2"), LS_PASS, ""},
     {"/a/", TWO_EPOCHS, BEGIN SKIPPED("null", "c") STEPS_OF("3"), LS_PASS, ""},
+    {"/a/", TWO_EPOCHS, BEGIN WHOLE_OF("null", "2", "c", "false", "1", "1") ";" STEPS_OF("3"),
+     LS_PASS, ""}, /* of a loader that is not known */
+    {"/a/", TWO_EPOCHS,
+     BEGIN SKIPPED("2", "c") "2x " STEP("0.2") ";" WHOLE_OF("null", "3", "d", "true", "1", "2"),
+     LS_PASS, ""},
     {"/a/", "4x " STEP("0.2") ";" SAVED("last.pt", "4"), BEGIN SKIPPED("2", "c") STEPS_OF("3"),
      LS_PASS, ""},
     {"/a/", TWO_EPOCHS, BEGIN SKIPPED("2", "b") STEPS_OF("2"), LS_PASS, ""},
@@ -488,6 +496,11 @@ static const struct {
      LS_PASS, ""},
     {"/a/", CUT("[0,0,0,1]"), GOES_ON DREW("true", "4", "[0,1]", "[0,0,1,1]", "1", "3"), LS_PASS,
      ""},
+    /* drawn with replacement, before or behind the file; one sample fills up a batch */
+    {"/a/", CUT_ONES("[0,0,1,1]"), GOES_ON ONE_BY_ONE("true", "[0,1,2,3]"), LS_PASS, ""},
+    {"/a/", CUT_ONES("[0,0,1,2]"), GOES_ON ONE_BY_ONE("true", "[0,1,2,3]"), LS_FAIL, "3 of 8"},
+    {"/a/", CUT_ONES("[0,1,2,3]"), GOES_ON ONE_BY_ONE("true", "[0,0,1,1]"), LS_PASS, ""},
+    {"/a/", CUT_ONES("[0,1,2,3]"), GOES_ON ONE_BY_ONE("true", "[0,0,1,2]"), LS_FAIL, "3 of 8"},
     /* within one epoch: as many batches are left out as were trained on; fewer, all but one of a
      * step's; more; all are taken, from the first on; as many as there were steps */
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[3,3]"), LS_PASS, ""},
