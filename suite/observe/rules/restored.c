@@ -539,6 +539,6 @@ bool ls_restored_follows_pass(const ls_observe_rank *rank, const ls_observe_rank
         !ls_event_same(now, last, source)) {
         return false;
     }
-    int epoch = ls_event_int(now, sampler_epoch, -1), was = ls_event_int(last, sampler_epoch, -1);
+    int epoch = ls_event_int(now, sampler_epoch, 0), was = ls_event_int(last, sampler_epoch, -1);
     return epoch >= 1 && epoch == was + was_whole(last, saved);
 }

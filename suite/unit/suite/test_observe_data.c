@@ -279,6 +279,7 @@ static const calls_row limits[] = {
     {OWN HALVES("7", "\"batch\":6," SORTED), "data.shuffled", LS_SKIP, ""},
     {OWN ONCE("DistributedSampler", "40 20 0 2", "3", "40 20 1 2", "3", SORTED), "data.shuffled",
      LS_SKIP, "not asked"},
+    {OWN HALVES("7", "\"classified\":null," SORTED), "data.shuffled", LS_SKIP, ""},
     {OWN HALVES("7", "\"indices\":false," SORTED), "data.shuffled", LS_SKIP,
      "no pass with indices"},
     {OWN HALVES("7", SORT_OF("", CLASS(1, 0, 0, 0, 0), CLASS(2, 1, 1, 1, 1),

@@ -255,6 +255,9 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define CUT_AT(given, used, more)                                  \
     more "2x " STEP("0.2") ";" IN_EPOCH("1", "false", given, used, \
                                         "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
+#define FIRST_THEN_CUT(first, given, used)                                                     \
+    "2x " STEP("0.2") ";" IN_EPOCH("0", "true", "8", first, "[0,1,2,3,4,5,6,7]") ";" IN_EPOCH( \
+        "1", "false", given, used, "[0,1,2,3,4,5,6,7]") ";" SAVED("last.pt", "3")
 #define ON_AT(used) GOES_ON IN_EPOCH("1", "true", "8", used, "[0,1,2,3,4,5,6,7]")
 #define SHUFFLED(whole, used)                                                                      \
     DREW_BY("\"batch\":2,\"shuffle\":true,\"sampler_epoch\":0,\"at\":\"train.py:44\"", whole, "8", \
@@ -335,7 +338,8 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define TWO_SHORT(second) \
     ADAM("0.1")           \
     "4x " STEP("0.1") ";" EPOCH_OF("0", "d", "1,1") EPOCH_OF("1", "d", second) ALL_SAVED("2")
-#define FIRST_EPOCH ADAM("0.1") "2x " STEP("0.1") ";" EPOCH("0", "d") ALL_SAVED("2")
+#define FIRST_EPOCH FIRST_EPOCH_OF("0")
+#define FIRST_EPOCH_OF(epoch) ADAM("0.1") "2x " STEP("0.1") ";" EPOCH(epoch, "d") ALL_SAVED("2")
 #define NEXT_EPOCH(bits, built, rate, epoch, source, save)                                         \
     LOADED("")                                                                                     \
     "; {\"event\":\"restore\",\"what\":\"model\",\"which\":0,\"params\":3,\"taken\":3,\"step\":0," \
@@ -510,6 +514,10 @@ static const struct {
      "it were trained on"},
     {"/a/", CUT_AT("6", "[0,2]", "F b b O; "), ON_AT("[1,3]"), LS_PASS, ""},
     {"/a/", CUT_AT("8", "[1,3]", ""), ON_AT("[1,3]"), LS_PASS, ""}, /* as the pass that was cut */
+    /* as the job's first pass did; the first one did not, and the one that was cut did */
+    {"/a/", FIRST_THEN_CUT("[1,3]", "6", "[0,2]"), ON_AT("[1,3]"), LS_PASS, ""},
+    {"/a/", FIRST_THEN_CUT("[0,3]", "8", "[1,3]"), ON_AT("[1,3]"), LS_PASS, ""},
+    {"/a/", FIRST_THEN_CUT("[0,3]", "6", "[0,2]"), ON_AT("[1,3]"), CALLS_HINT, "skips 1 batches"},
     {"/a/", CUT_AT("2", "[0,0]", ""), ON_AT("[3,3]"), LS_FAIL, "and 4 never come"},
     {"/a/", "F b b O; 2x " STEP("0.2") ";" SINGLY("false", "6", "[0,5]") ";" SAVED("last.pt", "3"),
      GOES_ON SINGLY("true", "8", "[3,7]"), LS_FAIL,
@@ -588,6 +596,9 @@ static const struct {
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.2", "1", "d", ALL_SAVED("2")), LS_PASS, ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.1", "0", "d", ALL_SAVED("2")), LS_PASS, ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.1", "1", "e", ALL_SAVED("2")), LS_PASS, ""},
+    {"/a/", FIRST_EPOCH_OF("null"), NEXT_EPOCH("55", "0.1", "0.1", "1", "d", ALL_SAVED("2")),
+     LS_PASS, ""},
+    {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.1", "null", "d", ALL_SAVED("2")), LS_PASS, ""},
     {"/a/", FIRST_EPOCH, NEXT_EPOCH("55", "0.1", "0.1", "1", "d", ""), LS_SKIP, ""},
     /* the shares of an average: anew, though it is the file's; by the count; of another average;
      * constant; and anew within the first job, too */
