@@ -182,6 +182,8 @@ CALLS_TEST(data_are_named_where_they_are_built, built)
 #define SORT_OF(members, a, b, c) \
     members "\"shuffle\":false,\"classified\":true,\"content\":[" a "," b "," c "],"
 
+#define NO_EPOCH "\"sampler_epoch\":null,"
+
 /* What is just allowed, and one more. */
 #define GIVEN(rank, batches) rank ": =DistributedSampler 16 8 0 2 3 \"given\":" batches ","
 /* Two loaders that a loop goes through side by side. */
@@ -245,6 +247,13 @@ static const calls_row limits[] = {
      LS_PASS, "1 passes"},
     {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,", "data.shuffled", LS_FAIL,
      "pass 1 draws"},
+    /* the epoch of both passes, of one, and of the other */
+    {OWN "2x =RandomSampler 40 20 0 2 3 ", "data.shuffled", LS_FAIL,
+     "seeded alike before each pass, its epoch stays the same | train.py:18 | seed"},
+    {OWN "=RandomSampler 40 20 0 2 3 " NO_EPOCH "; =RandomSampler 40 20 0 2 3 ", "data.shuffled",
+     LS_FAIL, "seeded alike before each pass | train.py:18 | seed"},
+    {OWN "=RandomSampler 40 20 0 2 3 ; =RandomSampler 40 20 0 2 3 " NO_EPOCH, "data.shuffled",
+     LS_FAIL, "seeded alike before each pass | train.py:18 | seed"},
     {OWN "2x =DistributedSampler 14 7 0 2 3 \"count\":8,\"order\":\"\",", "data.shuffled", LS_PASS,
      ""},
     {OWN "2x =DistributedSampler 40 20 0 2 3 \"order\":\"\",", "data.shuffled", LS_FAIL, "pass 1"},

@@ -250,6 +250,9 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
                                                                                         "2")
 #define SINGLY(whole, given, used) \
     DREW_BY("\"batch\":1,\"sampler_epoch\":1", whole, given, used, "[0,1,2,3,4,5,6,7]", "1", "3")
+#define BY_TWO(whole, given, used)                                                  \
+    DREW_BY("\"batch\":2,\"sampler_epoch\":1", whole ",\"length\":16", given, used, \
+            "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]", "1", "3")
 #define ONE_BY_ONE(whole, kept) DREW_BY("\"batch\":1", whole, "4", "[0,3]", kept, "1", "3")
 #define CUT_ONES(kept) "2x " STEP("0.2") ";" ONE_BY_ONE("false", kept) ";" SAVED("last.pt", "2")
 #define CUT_AT(given, used, more)                                  \
@@ -490,6 +493,10 @@ static const struct {
      "and draws its rest in the order of epoch 0 | train.py:33"},
     {"/a/", CUT_IN("1"), GOES_ON IN_EPOCH("1", "true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]"), LS_FAIL,
      "from another order than the one that was cut | train.py:9"},
+    {"/a/", CUT_IN("1"), GOES_ON DREW("true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3"), LS_FAIL,
+     "from another order than the one that was cut | train.py:9"},
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON IN_EPOCH("1", "true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]"),
+     LS_FAIL, "from another order than the one that was cut | train.py:9"},
     {"/a/", CUT_IN("1"), GOES_ON IN_EPOCH("1", "true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]"), LS_PASS,
      ""},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]", "1", "3"),
@@ -521,6 +528,12 @@ static const struct {
     {"/a/", CUT_AT("2", "[0,0]", ""), ON_AT("[3,3]"), LS_FAIL, "and 4 never come"},
     {"/a/", "F b b O; 2x " STEP("0.2") ";" SINGLY("false", "6", "[0,5]") ";" SAVED("last.pt", "3"),
      GOES_ON SINGLY("true", "8", "[3,7]"), LS_FAIL,
+     "skips 3 batches of the pass that the file cut, and 6 of"},
+    {"/a/", "F b b O; 2x " STEP("0.2") ";" SINGLY("false", "6", "[0,5]") ";" SAVED("last.pt", "3"),
+     GOES_ON SINGLY("true", "8", "[2,7]"), CALLS_HINT,
+     "skips 2 batches of the pass that the file cut, and 6 of"},
+    {"/a/", "F b b O; 2x " STEP("0.2") ";" BY_TWO("false", "12", "[0,5]") ";" SAVED("last.pt", "3"),
+     GOES_ON BY_TWO("true", "16", "[3,7]"), LS_FAIL,
      "skips 3 batches of the pass that the file cut, and 6 of"},
     {"/a/", CUT_AT("6", "[0,2]", ""), ON_AT("[0,3]"), LS_PASS, ""},
     {"/a/", CUT_SHUFFLED("[0,3]"), ON_SHUFFLED("\"step\":3"), CALLS_HINT,
