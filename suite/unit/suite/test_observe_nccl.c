@@ -435,7 +435,7 @@ LOOP_TEST(another_order_is_caught, 6)
 
 /* f16: 3c00 is 1, 3c01 the next value, 4000 2, 4200 3, 3e00 1.5, 7bff 65504, 7c00 infinite; bytes
  * come lowest first. */
-LOOP_TEST(elements_are_judged, 33)
+LOOP_TEST(elements_are_judged, 35)
 {
     static const struct {
         const char *line[2];
@@ -523,13 +523,15 @@ LOOP_TEST(elements_are_judged, 33)
         {PAIR("f16", "prod", "0108", "003c", "0108"), LS_PASS, "2 elements"},
         {PAIR("f16", "prod", "0008", "003c", "0008"), LS_WEAK, "2 elements are beyond"},
         {PAIR("f16", "prod", "007e", "003c", "007e"), LS_WEAK, "2 elements are beyond"},
+        {PAIR("f16", "sum", "0000", "0000", "0000"), LS_PASS, "2 elements"},
+        {PAIR("f16", "sum", "0000", "0000", "0100"), LS_FAIL, "gives 0 (limit 0)"},
         {PAIR("i8", "prod", "7f", "7f", "01"), LS_PASS, "2 elements"},
         {PAIR("i8", "max", "ff", "01", "01"), LS_PASS, "2 elements"},
         {PAIR("u8", "max", "ff", "01", "ff"), LS_PASS, "2 elements"},
         {PAIR("u8", "sum", "ff", "02", "02"), LS_FAIL,
          "element 0 on rank 0 is 2, what its ranks sent gives 1"},
     };
-    ck_assert_int_eq(sizeof ways / sizeof *ways, 33);
+    ck_assert_int_eq(sizeof ways / sizeof *ways, 35);
     write_sums(0, ways[_i].line[0]);
     write_sums(1, ways[_i].line[1]);
     expect(ls_rules_collectives_sum, ways[_i].code, ways[_i].text);

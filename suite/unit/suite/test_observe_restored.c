@@ -481,6 +481,14 @@ static const struct {
      "4 of 8 samples were trained on before last.pt was written and come again in the "
      "rest of the pass, and 4 never come | the job goes on within a pass, and draws its rest from "
      "another order than the one that was cut | train.py:9"},
+    /* a pass that is not whole; of other batches; of another data set */
+    {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("false", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3"),
+     LS_PASS, ""},
+    {"/a/", CUT("[0,1,2,3]"),
+     GOES_ON DREW_BY("\"batch\":1", "true", "8", "[4,7]", "[4,5,6,7,0,1,2,3]", "1", "3"), LS_PASS,
+     ""},
+    {"/a/", CUT("[0,1,2,3]"),
+     GOES_ON DREW("true,\"length\":9", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3"), LS_PASS, ""},
     {"/a/", CUT("[0,1,2,3]"), GOES_ON DREW("true", "4", "[0,1]", "[1,2,3,4]", "1", "3"), LS_FAIL,
      "and 3 never come"},
     /* a batch sampler of the script's own that does not say how large its batches are */
