@@ -435,7 +435,7 @@ LOOP_TEST(another_order_is_caught, 6)
 
 /* f16: 3c00 is 1, 3c01 the next value, 4000 2, 4200 3, 3e00 1.5, 7bff 65504, 7c00 infinite; bytes
  * come lowest first. */
-LOOP_TEST(elements_are_judged, 35)
+LOOP_TEST(elements_are_judged, 36)
 {
     static const struct {
         const char *line[2];
@@ -486,6 +486,10 @@ LOOP_TEST(elements_are_judged, 35)
           SAMPLE(1, "broadcast", 2, "u8", "", ",\"received\":\"0103\"")},
          LS_FAIL,
          "element 1 on rank 1 is not the one that rank 0 sent"},
+        {{SAMPLE(0, "broadcast", 2, "u8", "", ",\"received\":\"0103\""),
+          SAMPLE(1, "broadcast", 2, "u8", "", BOTH("0102", "0102"))},
+         LS_FAIL,
+         "element 1 on rank 0 is not the one that rank 1 sent"},
         {{SAMPLE(0, "broadcast", 2, "u8", "", ",\"received\":\"0102\""),
           SAMPLE(1, "broadcast", 2, "u8", "", ",\"received\":\"0103\"")},
          LS_WEAK,
@@ -531,7 +535,7 @@ LOOP_TEST(elements_are_judged, 35)
         {PAIR("u8", "sum", "ff", "02", "02"), LS_FAIL,
          "element 0 on rank 0 is 2, what its ranks sent gives 1"},
     };
-    ck_assert_int_eq(sizeof ways / sizeof *ways, 35);
+    ck_assert_int_eq(sizeof ways / sizeof *ways, 36);
     write_sums(0, ways[_i].line[0]);
     write_sums(1, ways[_i].line[1]);
     expect(ls_rules_collectives_sum, ways[_i].code, ways[_i].text);
