@@ -655,6 +655,10 @@ static const calls_row unused[] = {
     {TWO_PASSES("true", NO_FIRST("0"), NO_FIRST("1")), "data.used", CALLS_HINT,
      "the first batch of a pass goes into no forward .. in 2 whole passes"},
     {TWO_PASSES("true", NO_FIRST("0"), NO_LAST("1")), "data.used", NO_HINT, ""},
+    {TWO_PASSES("true", THRICE("0") "," OF("0", "3,8"), THRICE("1") "," OF("1", "3,8")),
+     "data.used", NO_HINT, ""},
+    {TWO_PASSES("true", NO_FIRST("0") "," OF("0", "0,8"), NO_FIRST("1") "," OF("1", "0,8")),
+     "data.used", NO_HINT, ""},
     {LABELS("[8,0,8,0]"), "data.used", LS_FAIL, "in 8 of 8 .. of another batch .. train.py:21"},
     {LABELS("[8,0,0,8]"), "data.used", LS_FAIL, "in 8 of 8 .. are shifted .. train.py:21"},
     /* mixed with those of the batch; by chance; a few */
