@@ -666,9 +666,11 @@ static const struct {
     {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":0,\"entries\":3,\"which\":1"), LS_PASS, ""},
     {"/a/", ALL_SAVED("1"), UNLIKE("\"step\":0,\"entries\":3,\"which\":0"), LS_FAIL, "fc.weight"},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
-     OVERWRITTEN("fc.weight", "5", "4", "0.99"), LS_FAIL, "drawn again"},
+     OVERWRITTEN("fc.weight", "5", "256", "0.99"), LS_FAIL, "1 parameters (fc.weight)"},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
-     OVERWRITTEN("fc.bias", "5", "4", "0.99"), LS_PASS, ""},
+     OVERWRITTEN("fc.weight", "5", "255", "0.99"), LS_PASS, ""},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
+     OVERWRITTEN("fc.bias", "5", "256", "0.99"), LS_PASS, ""},
     /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
      * and one that never falls */
     {"/a/", SCHEDULE_OF("0.08", "0.06"), SCHEDULE_ON("", "1", "0.06", "0.08", "0.06", "1"), LS_FAIL,
