@@ -348,6 +348,29 @@ static void find_before(ls_observe_trace *trace, const char *directory)
     }
 }
 
+/* Looks for a later job of the command that went on from a file which this one saved. */
+static void find_after(ls_observe_trace *trace, const char *directory)
+{
+    static const char format[] = "/" LS_OBSERVE_LATER "/%d/jobs/observed%n";
+    char first[PATH_MAX];
+    int n = 1, bytes = 0;
+    ls_text_put(first, sizeof first, "%s/../..", directory);
+    for (const char *at = directory; (at = strstr(at, "/" LS_OBSERVE_LATER "/")) != NULL; at++) {
+        if (sscanf(at, format, &n, &bytes) == 1 && at[bytes] == '\0') {
+            ls_text_put(first, sizeof first, "%.*s", (int)(at - directory), directory);
+        }
+    }
+    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], save)) == 0) {
+        return;
+    }
+    while (++n <= LS_OBSERVE_JOBS) {
+        LS_TEXT(path, PATH_MAX, "%s/" LS_OBSERVE_LATER "/%d/jobs/observed", first, n);
+        if (!ls_observe_run_is_job(path) || ls_observe_goes_on(trace, path)) {
+            return;
+        }
+    }
+}
+
 /* Judges a job's folder; `report->run` is there, the rest is filled. `figures`: the folder where
  * its steps are drawn, or NULL. */
 static ls_status judge(const char *directory, const char *job, const char *figures,
@@ -360,6 +383,7 @@ static ls_status judge(const char *directory, const char *job, const char *figur
     ls_observe_result result = {0, NULL};
     LS_TRY(ls_observe_read(directory, &trace));
     find_before(trace, directory);
+    find_after(trace, directory);
     ls_observe_judge_all(trace, &result);
     ls_observe_verdicts_decide(trace, &result, gate, out);
     report->seen = ls_observe_summary_make(trace);

@@ -47,22 +47,38 @@ static bool same_digests(const ls_observe_trace *a, const ls_observe_trace *b)
            ls_event_int(b->rank[0].start, digest_bits, 32);
 }
 
-bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
+/* Whether a job loaded a file that the other one saved. */
+static bool goes_on_from(const ls_observe_trace *after, const ls_observe_trace *before)
 {
     const ls_event *load =
-        trace->world > 0 ? ls_event_at(ls_trace_events(&trace->rank[0], load), 0) : NULL;
+        after->world > 0 ? ls_event_at(ls_trace_events(&after->rank[0], load), 0) : NULL;
     const char *path = ls_event_text(load, path, "");
+    return path[0] != '\0' && before->world > 0 && saved(before, path) &&
+           same_folder(after, before, path) && same_digests(after, before);
+}
+
+bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
+{
     ls_observe_trace *before = NULL;
-    if (path[0] == '\0' || trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
+    if (trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
         return false;
     }
-    if (before->world == 0 || !saved(before, path) || !same_folder(trace, before, path) ||
-        !same_digests(trace, before)) {
+    if (!goes_on_from(trace, before)) {
         ls_trace_unload(before);
         return false;
     }
     trace->before = before;
     return true;
+}
+
+bool ls_observe_goes_on(ls_observe_trace *trace, const char *directory)
+{
+    ls_observe_trace *after = NULL;
+    if (ls_trace_load(directory, &after) == LS_OK) {
+        trace->goes_on = trace->goes_on || goes_on_from(after, trace);
+        ls_trace_unload(after);
+    }
+    return trace->goes_on;
 }
 
 /* Where the events of a rank end, if it did not say so itself. */

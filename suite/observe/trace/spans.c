@@ -48,6 +48,7 @@ typedef struct span {
     int passes;         /* whole ones over training data */
     bool stops;         /* by its text the script may end its training early */
     bool whole;         /* the job ended with a pass, or nothing says where it did */
+    bool goes_on;       /* in a later job */
     int world;
     double highest; /* rate that it gave to the first group */
     bool rising;    /* at the end, from the start on */
@@ -102,6 +103,7 @@ static span span_of(const ls_observe_trace *trace, const ls_event *event)
               .base = ls_event_number(event, base, NAN),
               .whole = true,
               .stops = ls_event_bool(event, stops_early, false),
+              .goes_on = trace->goes_on,
               .world = trace->world,
               .highest = NAN,
               .rising = true,
@@ -177,7 +179,7 @@ static const char *too_short(const span *s)
 static void judge_length(const span *s, const char *at, ls_observe_finding *out)
 {
     bool beyond = s->reached > s->length + most_room.value * s->length + 1;
-    const char *why = !s->whole ? NULL : beyond ? too_short(s) : too_long(s);
+    const char *why = !s->whole ? NULL : beyond ? too_short(s) : s->goes_on ? NULL : too_long(s);
     /* Accelerate steps a schedule as often as there are ranks, and its own example of several
      * batches a step makes it for all batches. */
     bool for_each_rank = is_stepped_for_each_rank(s);
@@ -246,7 +248,7 @@ static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
 /* A warm-up that the job ends in. */
 static void judge_warm_up(const span *s, const char *at, ls_observe_finding *out)
 {
-    if (!s->rising || !s->whole || s->calls < few_steps.value ||
+    if (!s->rising || !s->whole || s->goes_on || s->calls < few_steps.value ||
         !(s->highest < half.value * s->base) || strstr(s->class, "OneCycle") != NULL ||
         strstr(s->class, "Cyclic") != NULL) {
         return;
@@ -272,7 +274,7 @@ static void judge_sequence(const ls_observe_rank *rank, const ls_event *event, c
         parts++;
     }
     int length = last != NULL ? ls_event_int(last, span, 0) : 0;
-    if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole ||
+    if (strcmp(s->class, "SequentialLR") != 0 || parts < 2 || !s->whole || s->goes_on ||
         s->reached < few_calls.value || length != s->reached || s->length <= length) {
         return;
     }

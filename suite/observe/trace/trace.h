@@ -89,6 +89,7 @@ struct ls_observe_trace {
     char wrong[200];                 /* the first value that events.def does not have; "": none */
     cJSON *command;                  /* of the job, from job.json, or NULL: asked.h */
     struct ls_observe_trace *before; /* the job that saved what this one went on from, or NULL */
+    bool goes_on;                    /* a later job went on from what this one saved */
 };
 
 /* The events of a name of events.def, as a list: ls_trace_events(rank, model). */

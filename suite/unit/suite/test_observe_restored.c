@@ -750,4 +750,35 @@ ROWS_TEST(what_comes_again_is_caught, pairs)
     calls_close(&before);
 }
 
+#define MADE_FOR(steps)                                                              \
+    "{\"event\":\"schedule\",\"schedule\":0,\"class\":\"CosineAnnealingLR\",\"at\":" \
+    "\"train.py:8\",\"step\":0,\"holds\":[],\"span\":" steps "};"                    \
+    "8x (F S B F S B K P L{\"schedule\":0,\"optimizer\":0} Z);" ALL_SAVED("8")
+#define LOADS_FILE(path) \
+    "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"" path "\",\"step\":0,\"what\":{}};"
+
+/* A schedule's course ends in the job that goes on: with its file, with another. */
+static const struct {
+    const char *loads;
+    bool linked;
+    ls_verdict_code code;
+} later[] = {{LOADS_FILE("last.pt"), true, LS_PASS}, {LOADS_FILE("other.pt"), false, LS_WEAK}};
+
+ROWS_TEST(a_schedule_may_end_in_a_later_job, later)
+{
+    calls_job job, next;
+    open_in(&next, "/a/");
+    calls_script(&next, later[_i].loads);
+    calls_judge(&next);
+    open_in(&job, "/a/");
+    calls_script(&job, MADE_FOR("16"));
+    calls_judge(&job);
+    ls_observe_result_free(&job.result);
+    ck_assert_int_eq(ls_observe_goes_on(job.trace, next.folder), later[_i].linked);
+    ls_observe_judge_all(job.trace, &job.result);
+    calls_expect(&job, "order.schedule", later[_i].code, "");
+    calls_close(&job);
+    calls_close(&next);
+}
+
 TEST_MAIN("observe_restored", .timeout_s = 120)
