@@ -418,20 +418,21 @@ static void judge_raised(const ls_observe_trace *trace, ls_observe_finding *out)
 }
 
 /* All ranks step as often, but a pass of one ends before that of another, which is still in it
- * while the first is in its next. */
+ * while the first is in its next. One that waits, or pads its part, begins the next with it. */
 static void judge_passes(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
     const ls_observe_rank *first = &trace->rank[0], *rank = &trace->rank[k];
     const ls_event *x, *y;
     for (int i = 0; (x = ls_pass_trained(first, i)) != NULL; i++) {
+        const ls_event *next = ls_pass_trained(first, i + 1), *other = ls_pass_trained(rank, i + 1);
         y = ls_pass_trained(rank, i);
         int a = ls_job_count(x, given), b = ls_job_count(y, given);
         if (y == NULL || !ls_event_same(x, y, at) || !ls_event_bool(x, whole, false) ||
             !ls_event_bool(y, whole, false)) {
             return;
         }
-        if (a != b && ls_pass_trained(first, i + 1) != NULL &&
-            ls_pass_trained(rank, i + 1) != NULL) {
+        if (a != b && next != NULL && other != NULL &&
+            ls_pass_first_step(next) != ls_pass_first_step(other)) {
             ls_finding_set(
                 out, LS_FAIL, ls_job_data_place(x, built),
                 "the data are not divided evenly: in one step the ranks are in different "

@@ -185,7 +185,8 @@ CALLS_TEST(data_are_named_where_they_are_built, built)
 #define NO_EPOCH "\"sampler_epoch\":null,"
 
 /* What is just allowed, and one more. */
-#define GIVEN(rank, batches) rank ": =DistributedSampler 16 8 0 2 3 \"given\":" batches ","
+#define GIVEN(rank, batches, from) \
+    rank ": =DistributedSampler 16 8 0 2 3 \"given\":" batches ",\"steps\":[" from ",20],"
 /* Two loaders that a loop goes through side by side. */
 #define SIDES(one, mix, other, mix_of_other, steps)                                    \
     "=DistributedSampler 16 8 0 2 " mix " \"loader\":" one ",\"steps\":[" steps "],; " \
@@ -223,14 +224,19 @@ static const calls_row limits[] = {
     {OWN "=RandomSampler 40 20 0 1 3 ", "data.once", LS_SKIP, "one rank, and no stream", 1},
     {OWN "0: =RandomSampler 40 20 0 1 3 ", "data.once", LS_SKIP, "seen on every rank"},
     {ORDER("16 ", "8 0 2", "3", "8 1 2", "3"), "data.shuffled", LS_FAIL, "rank 0: pass 1 draws"},
-    /* passes that end on one rank before the other, and go on; the last of them; equal ones */
-    {OWN "2x (" GIVEN("0", "6") "; " GIVEN("1", "5") "); 11x F S B K P Z", "order.steps",
-     CALLS_HINT,
+    /* passes that end on one rank before the other, and go on; that wait; the last; equal ones */
+    {OWN GIVEN("0", "6", "1") "; " GIVEN("1", "5", "1") "; " GIVEN("0", "6", "7") "; " GIVEN(
+         "1", "5", "6") "; 11x F S B K P Z",
+     "order.steps", CALLS_HINT,
      "rank 0's pass 0 has 6 batches, rank 1's 5: from then on the ranks are in other passes .. | "
      "the data are not divided evenly"},
-    {OWN GIVEN("0", "6") "; " GIVEN("1", "5") "; 11x F S B K P Z", "order.steps", NO_HINT, ""},
-    {OWN "2x (" GIVEN("0", "6") "; " GIVEN("1", "6") "); 11x F S B K P Z", "order.steps", NO_HINT,
+    {OWN GIVEN("0", "6", "1") "; " GIVEN("1", "5", "1") "; " GIVEN("0", "6", "7") "; " GIVEN(
+         "1", "5", "7") "; 11x F S B K P Z",
+     "order.steps", NO_HINT, ""},
+    {OWN GIVEN("0", "6", "1") "; " GIVEN("1", "5", "1") "; 11x F S B K P Z", "order.steps", NO_HINT,
      ""},
+    {OWN "2x (" GIVEN("0", "6", "1") "; " GIVEN("1", "6", "1") "); 11x F S B K P Z", "order.steps",
+     NO_HINT, ""},
     /* two loaders in zip() */
     {OWN "=DistributedSampler 16 8 0 2 3 \"steps\":[1,4],; "
          "=DistributedSampler 16 8 0 2 3 \"loader\":1,\"steps\":[1,4],",
