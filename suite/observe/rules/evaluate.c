@@ -223,6 +223,98 @@ static void check_divisors(const ls_observe_trace *trace, int *compared, ls_obse
         fmod(ls_event_number(last, count, NAN), ls_event_number(last, batch, NAN)));
 }
 
+/* ---- sums of sums ---------------------------------------------------------------------------- */
+
+static const ls_tol linked =
+    LS_TOL(2, "sums of whole numbers, each of which holds all of the one before it on every rank, "
+              "and as much as was added to none at first: no accident");
+
+/* Whether a call sums a few numbers over all ranks, at that place. */
+static bool sums_numbers(const ls_call *call, const char *at)
+{
+    return call->kind == LS_CALL_COLLECTIVE && strcmp(call->at, at) == 0 &&
+           !ls_event_has(call->json, ranks) && strcmp(ls_calls_text(call, reduce), "sum") == 0 &&
+           ls_event_count(ls_event_list(call->json, values)) > 0;
+}
+
+/* The ranks' sums at a place so far; what is in a place of them: what the ranks gave first of those
+ * that are linked. */
+typedef struct sums {
+    ls_trace_walk walk[LS_HOSTS_RANKS_MAX];
+    double sum, first[LS_HOSTS_RANKS_MAX];
+    int links;
+} sums;
+
+/* Adds the ranks' next numbers in that place; false: there are none. */
+static bool add_sum(const ls_observe_trace *trace, const char *at, int place, sums *s)
+{
+    double sum = 0, given[LS_HOSTS_RANKS_MAX];
+    bool holds = true;
+    for (int k = 0; k < trace->world; k++) {
+        bool found = false;
+        while (!found && ls_trace_walk_next(&s->walk[k])) {
+            found = sums_numbers(s->walk[k].call, at);
+        }
+        if (!found) {
+            return false;
+        }
+        given[k] = ls_event_number_at(ls_event_list(s->walk[k].call->json, values), place);
+        sum += given[k];
+        holds = holds && s->first[k] > 0 && s->first[k] == round(s->first[k]) &&
+                given[k] - s->sum == s->first[k];
+    }
+    s->links = holds ? s->links + 1 : 0;
+    s->sum = sum;
+    if (!holds) {
+        memcpy(s->first, given, sizeof s->first);
+    }
+    return true;
+}
+
+static void check_total(const ls_observe_trace *trace, const char *at, int place,
+                        ls_observe_finding *out)
+{
+    sums s = {0};
+    for (int k = 0; k < trace->world; k++) {
+        s.walk[k].rank = &trace->rank[k];
+    }
+    while (s.links < linked.value && add_sum(trace, at, place, &s)) {
+    }
+    if (s.links >= linked.value) {
+        double last = ls_event_number_at(ls_event_list(s.walk[0].call->json, values), place);
+        ls_finding_set(out, LS_FAIL, at,
+                       "each rank goes on counting from the sum of all ranks, and sums that again: "
+                       "the first batches count once for each rank and each later sum",
+                       "sum once, behind the last batch, or a copy",
+                       "number %d of what the ranks sum holds the last sum on every rank when it "
+                       "is summed again: %g of %g on rank 0",
+                       place, last - s.first[0], last);
+    }
+}
+
+/* Totals that each rank goes on with from the sum over the ranks, and sums again. */
+static void check_totals(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    enum { PLACES = 8 };
+    const char *seen[PLACES];
+    int places = 0;
+    ls_trace_each_call_of(walk, &trace->rank[0]) {
+        const char *at = walk.call->at;
+        bool known = places == PLACES || !sums_numbers(walk.call, at);
+        for (int i = 0; i < places && !known; i++) {
+            known = strcmp(at, seen[i]) == 0;
+        }
+        if (known) {
+            continue;
+        }
+        seen[places++] = at;
+        int count = ls_event_count(ls_event_list(walk.call->json, values));
+        for (int place = 0; place < count && ls_verdict_good(out->verdict.code); place++) {
+            check_total(trace, at, place, out);
+        }
+    }
+}
+
 /* ---- fractions ------------------------------------------------------------------------------- */
 
 static const ls_tol by_chance =
@@ -377,6 +469,7 @@ void ls_rules_evaluation_counted(const ls_observe_trace *trace, ls_observe_findi
     }
     check_divisors(trace, &compared, out);
     if (trace->attached && trace->world > 1) {
+        check_totals(trace, out);
         check_fractions(trace, out);
     }
     if (compared == 0) {
