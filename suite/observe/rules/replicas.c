@@ -787,21 +787,34 @@ static void judge_own_buffers(const ls_observe_trace *trace, ls_observe_finding 
     }
 }
 
-/* The same where DistributedDataParallel sends rank 0's at each forward. */
-static void guess_lost_buffers(const ls_observe_trace *trace, ls_observe_finding *out)
+/* The same where DistributedDataParallel sends rank 0's at each forward; or where ranks that reduce
+ * gradients by themselves hold the same parameters after all steps. */
+static void guess_moved_buffers(const ls_observe_trace *trace, bool sent, ls_observe_finding *out)
 {
     ls_split at = compare_steps(trace, LS_RECORD_BUFFER).split;
     ls_observe_finding one = {0};
     if (at.step != 0) {
         ls_finding_set(&one, LS_FAIL, ls_event_text(ls_job_model(&trace->rank[0], 0), at, ""),
-                       "each rank moves a buffer by its own samples, and rank 0's replaces it at "
-                       "the next forward: what the other ranks counted is lost",
+                       sent ? "each rank moves a buffer by its own samples, and rank 0's replaces "
+                              "it at the next forward: what the other ranks counted is lost"
+                            : "each rank moves a buffer by its own samples: ranks with the same "
+                              "parameters are different functions",
                        "all_reduce what the buffer is moved by, as SyncBatchNorm does",
                        "after step %lld ranks %d and %d hold other buffers, which are no "
                        "statistics of a norm",
                        (long long)at.step, at.a, at.b);
         ls_finding_guess(out, &one);
     }
+}
+
+static const ls_tol enough_steps =
+    LS_TOL(3, "steps after which parameters are equal, in which each rank trained by other data");
+
+/* Ranks that keep one model without the wrapper. */
+static bool is_kept_equal(const ls_observe_trace *trace)
+{
+    compared c = compare_steps(trace, LS_RECORD_PARAM);
+    return c.split.step == 0 && c.steps >= enough_steps.value;
 }
 
 /* A trainer of the protocol says in its dumps whether statistics are shared. */
@@ -873,6 +886,9 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
         judge_dumped_statistics(trace, out);
         return;
     }
+    if (b.count > 0 && !b.wrapped && b.others > 0 && b.local == 0 && is_kept_equal(trace)) {
+        guess_moved_buffers(trace, false, out);
+    }
     if (b.count == 0 || !b.wrapped) {
         ls_verdict_set(&out->verdict, LS_SKIP,
                        b.count == 0 ? "no buffers"
@@ -889,7 +905,7 @@ void ls_rules_replicas_buffers(const ls_observe_trace *trace, ls_observe_finding
     } else if (!b.sent && b.others > 0 && b.local == 0) {
         judge_own_buffers(trace, out);
     } else if (b.others > 0 && b.local == 0) {
-        guess_lost_buffers(trace, out);
+        guess_moved_buffers(trace, true, out);
     }
     if (compared + out->verdict.compared == 0) {
         ls_verdict_set(&out->verdict, b.sent ? LS_UNSUPPORTED : LS_SKIP, "%s",

@@ -533,6 +533,11 @@ CALLS_TEST(other_orders_are_judged, ends)
     "F b O Z; 0: F b O Z; 2: F b O "                                 \
     "Z;" OFF("1", "{\"buffer\":\"9\"}")
 #define OFF(rank, digests) rank ": <\"digest\":" digests ",> F b O Z;"
+/* Steps of ranks without the wrapper: some, and one behind which rank 1 holds these. */
+#define BY_HAND(norms, steps, digests)                                                        \
+    "!\"kind\":\"plain\",\"bn\":" norms ",\"buffers\":[[\"book\",8,\"f32\"]],;" TRAINED steps \
+    "x F b O Z; 0: F b O Z;" OFF("1", "{" digests "}")
+#define STEPPED "\"param\":\"0000000000000003\",\"buffer\":"
 #define PUT_IN "0: <\"moved\":true,\"digest\":{\"param\":\"9\"},> F b O Z; 1: F b O Z;"
 #define HEAD(rank, digest)                                                                     \
     rank ": "                                                                                  \
@@ -568,6 +573,14 @@ static const calls_row replicas[] = {
      "after step 2 ranks 0 and 1 hold other buffers, which are no statistics of a norm | each rank "
      "moves a buffer by its own samples, and rank 0's replaces it",
      3},
+    {BY_HAND("0", "2", STEPPED "\"9\""), "replicas.buffers", CALLS_HINT,
+     "after step 3 ranks 0 and 1 hold other buffers, which are no statistics of a norm | each rank "
+     "moves a buffer by its own samples: ranks with the same parameters are different functions | "
+     "train.py:5 | all_reduce"},
+    {BY_HAND("0", "2", STEPPED "\"0000000000000003\""), "replicas.buffers", NO_HINT, ""},
+    {BY_HAND("0", "2", "\"param\":\"9\",\"buffer\":\"9\""), "replicas.buffers", NO_HINT, ""},
+    {BY_HAND("1", "2", STEPPED "\"9\""), "replicas.buffers", NO_HINT, ""},
+    {BY_HAND("0", "1", STEPPED "\"9\""), "replicas.buffers", NO_HINT, ""},
     {"!;" TRAINED "F b O Z; 0: F b O Z; 1: F b O Z;" OFF("2", "{\"param\":\"9\"}"), "replicas.step",
      LS_FAIL, "after step 2 ranks 0 and 2 hold different parameters: no samples from that", 3},
     {"!;" TRAINED "F b O Z; 0: F b O Z;" OFF("1", "{}") "0: F b O Z;" OFF("1", "{\"param\":\"9\"}"),
