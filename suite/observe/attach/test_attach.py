@@ -906,6 +906,31 @@ def files_of_safetensors(context):
     assert save["digests"][0][1] == result.events(0, "step")[-1]["digest"]["param"]
 
 
+ZEROS = """
+model = Net()
+for linear in (model.a, model.b):
+    nn.init.zeros_(linear.weight)
+if {drawn}:
+    nn.init.ones_(model.a.weight)
+train(model, sgd(model))
+"""
+
+
+@test
+def factors_that_are_both_zero(context):
+    for drawn in (False, True):
+        script = ODD_START.replace("torch.relu(self.a(x))", "self.a(x)") + ZEROS
+        script = script.replace("{drawn}", str(drawn)).replace(
+            "nn.Linear(8, 16)", "nn.Linear(8, 16, bias=False)"
+        )
+        done, said = with_and_without(context.root, "zeros%d" % drawn, script)
+        assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+        found = [event for event in said if event["event"] == "detached"]
+        assert len(found) == (not drawn), said
+        assert drawn or (found[0]["product"] and found[0]["names"] == ["a.weight", "b.weight"])
+        assert drawn or found[0]["digests"] == found[0]["digests_now"], found
+
+
 @test
 def copies_and_names(context):
     """How far an average moves, its bits in a file, and a parameter that became two."""

@@ -140,7 +140,16 @@ void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *
         }
     }
     bool moved = still.count == 0 || still.count < ls_event_count(names);
-    if (!moved && ls_event_bool(event, read, false)) {
+    if (!moved && ls_event_bool(event, product, false)) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
+                       "they are factors of a product, and all are 0: the gradient of each is made "
+                       "of the other, and nothing moves them but chance",
+                       "begin with one factor of 0 (LoRA: B), and draw the other at random",
+                       "%d matrices that an optimizer has hold 0, get a gradient of 0 and stay as "
+                       "they are in %d steps, though outputs that the loss is made of would be "
+                       "others: %s",
+                       still.count, ls_event_int(event, steps, 0), ls_job_names_text(&still));
+    } else if (!moved && ls_event_bool(event, read, false)) {
         ls_finding_set(out, LS_FAIL, ls_event_text(event, at, ""),
                        "what is computed from them reaches the outputs only by what has no "
                        "gradient: an index (argmax, a comparison), detach(), .data, item(), or a "

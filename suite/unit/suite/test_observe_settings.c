@@ -687,6 +687,11 @@ CALLS_TEST(a_rate_of_next_to_nothing_is_caught, falls)
     ",\"at\":\"net.py:31\",\"names\":[\"fc.weight\"],\"digests\":[\"b1\"],\"digests_now\":[\"" now \
     "\"]}"
 
+#define PRODUCT(now)                                                                        \
+    "!; 8x F b O; "                                                                         \
+    "{\"event\":\"detached\",\"steps\":7,\"at\":\"net.py:31\",\"product\":true,\"names\":[" \
+    "\"fc.weight\",\"fc.bias\"],\"digests\":[\"b1\",\"b2\"],\"digests_now\":[\"b1\",\"" now "\"]}"
+
 #define BORN "!\"param_digests\":[\"b0\",\"a0\"],"
 #define SHADOW(match, touched, held, now)                                                \
     "; {\"event\":\"shadow\",\"step\":3,\"model\":0,\"at\":\"ema.py:9\",\"name\":"       \
@@ -720,6 +725,12 @@ static const calls_row still[] = {
     {SHADOW3("false", "0", "a0", "a0"), "optimizer.average", LS_PASS, ""}, /* the weights did not */
     {BORN "; 3x F b O" SHADOW("false", "0", "a0", "a1") SHADOW("false", "0", "a0", "a1"),
      "optimizer.average", LS_PASS, "looked at 4 times"},
+    {PRODUCT("b2"), "reduction.covered", LS_FAIL,
+     "2 matrices that an optimizer has hold 0, get a gradient of 0 and stay as they are in 7 "
+     "steps, "
+     "though outputs that the loss is made of would be others: fc.weight, fc.bias | they are "
+     "factors of a product .. | net.py:31 | begin with one factor of 0"},
+    {PRODUCT("b3"), "reduction.covered", LS_WEAK, "no samples"},
     {DETACHED("7", "b1"), "reduction.covered", LS_FAIL,
      "1 parameters that an optimizer has never get a gradient in 7 steps .. | net.py:31"},
     {DETACHED("7", "b2"), "reduction.covered", LS_WEAK, ""},

@@ -484,11 +484,11 @@ class Again:
 
     def _look_at_silent(self, record):
         """Whether outputs that went backward are others where a parameter without a gradient has
-        the other sign.
+        the other sign; or where matrices that hold 0 and get 0 are all others, and not one alone.
         """
-        torch, full_name, found = self.hub.torch, record.model.full_name, []
-        silent_ones = self.hub.still.silent(record.model)
-        if not silent_ones:
+        torch, full_name, still = self.hub.torch, record.model.full_name, self.hub.still
+        silent_ones, zeros = still.silent(record.model), still.zeros(record.model)
+        if not silent_ones and len(zeros) < 2:
             return
         module = self._copy(record.model, torch.float32)
         own = {full_name(plain_name(name)): p for name, p in module.named_parameters()}
@@ -498,15 +498,23 @@ class Again:
             made = self._forward(record, module, turn, record.random)
             return [made[place].clone() for place in sorted(record.grads)]
 
+        def changes(entries, value):
+            """Whether the outputs are others with the other sign, or with this value."""
+            held = [own[entry.name].clone() for entry, _ in entries]
+            for entry, _ in entries:
+                own[entry.name].neg_() if value is None else own[entry.name].fill_(value)
+            others = not all(map(torch.equal, before, outputs()))
+            for (entry, _), was in zip(entries, held):
+                own[entry.name].copy_(was)
+            return others
+
         # with other values a forward may go another way, which the masks of the job's do not fit
         with self.apart(), torch.no_grad(), contextlib.suppress(Exception):
             before = outputs()
-            for entry, param in silent_ones:
-                own[entry.name].neg_()
-                if not all(map(torch.equal, before, outputs())):
-                    found.append((entry, param))
-                own[entry.name].neg_()
-        self.hub.still.depends(found)
+            still.depends([one for one in silent_ones if changes([one], None)])
+            zeros = [one for one in zeros if not changes([one], 1)]
+            if zeros and changes(zeros, 1):
+                still.multiply(record.model, zeros)
 
     @contextlib.contextmanager
     def apart(self):

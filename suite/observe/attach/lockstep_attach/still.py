@@ -10,6 +10,12 @@ QUIET = 4  # steps without a validation behind which nothing may have moved them
 TURNED = 16  # parameters whose values are tried with the other sign
 
 
+def _moves(tensor):
+    """Whether it holds anything but 0; most do in their first elements."""
+    flat = tensor.detach().reshape(-1)
+    return bool(flat[:ELEMENTS].any()) or bool(flat.any())
+
+
 class Still:
     def __init__(self, hub):
         self.hub = hub
@@ -181,13 +187,13 @@ class Still:
                 for module, on, at in self.calls  # the outermost come first
                 if not on and any(id(p) in wanted for p in module.parameters())
             )
-            self._keep(entries, next(places, ""), False)
+            self._keep(entries, next(places, ""), read=False)
 
-    def _keep(self, entries, at, read):
+    def _keep(self, entries, at, **how):
         params = [p for _, p in entries]
         names = [entry.name for entry, _ in entries]
         digests = self.hub.digests.each([p.detach() for p in params])
-        members = {"at": at, "read": read, "names": names, "digests": digests}
+        members = {"at": at, "names": names, "digests": digests, **how}
         self.noted = (params, members, self.hub.steps.done)
 
     # ---- parameters that outputs depend on, and that no gradient comes to ------------------------
@@ -204,7 +210,27 @@ class Still:
     def depends(self, entries):
         """The outputs that the loss is made of are others where these have other values."""
         if entries and self.noted is None:
-            self._keep(entries, self.ran[id(entries[0][1])], True)
+            self._keep(entries, self.ran[id(entries[0][1])], read=True)
+
+    # ---- factors of a product that are both 0 ----------------------------------------------------
+
+    def zeros(self, model):
+        """[(entry, parameter)] of a model's matrices that an optimizer is to move, that hold 0 and
+        have a gradient of 0.
+        """
+        if self.noted is not None:
+            return []
+        moving = self.hub.optimizers.moving()
+        found = [(e, p) for e, p in model.params() if id(p) in moving and p.dim() > 1]
+        found = [(e, p) for e, p in found if self._is_plain(p) and p.grad is not None]
+        return [(e, p) for e, p in found if not _moves(p) and not _moves(p.grad)][:TURNED]
+
+    def multiply(self, model, entries):
+        """The outputs that the loss is made of are others where all of these are, and not where one
+        is.
+        """
+        if len(entries) > 1 and self.noted is None:
+            self._keep(entries, model.at, read=False, product=True)
 
     def finish(self):
         """At the job's end."""
