@@ -932,6 +932,38 @@ def factors_that_are_both_zero(context):
 
 
 @test
+def masks_of_batches_are_named(context):
+    """By their places alone: of whole numbers below 0 and of truth values, with different rows."""
+    code = """
+from torch.utils.data import DataLoader
+class Masks:
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+    def __call__(self, rows):
+        x, labels = torch.stack(rows), torch.full((len(rows), 8), -100)
+        drawn = torch.zeros(len(rows), 8, dtype=torch.bool)
+        for k in range(len(rows)):
+            place = self.rng.randrange(8)
+            labels[k, place] = int(100 * x[k, 0].abs())
+            drawn[k, place] = True
+        return x, labels, drawn, torch.ones(len(rows), 8, dtype=torch.long)
+model = Net()
+optimizer = sgd(model)
+for seed in (1, 1, 2):
+    for x, *_ in DataLoader(inputs + seed, batch_size=16, shuffle=True, collate_fn=Masks(seed)):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+    done, said = with_and_without(context.root, "masks_of_batches", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    passes = [event for event in said if event["event"] == "data"]
+    masks = [event["masks"] for event in passes]
+    assert masks[0] == masks[1] and len(masks[0]) == 6 and masks[2][0][3] != masks[0][0][3], masks
+    assert [one[:2] for one in masks[0]] == [[n, k] for n in (1, 2, 3) for k in (1, 2)], masks
+    assert all(2 <= one[2] <= 8 for one in masks[0]), masks
+
+
+@test
 def copies_and_names(context):
     """How far an average moves, its bits in a file, and a parameter that became two."""
     result = context.both("copies", world=1)

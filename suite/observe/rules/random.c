@@ -336,6 +336,91 @@ static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
     }
 }
 
+static const ls_tol drawn_rows = LS_TOL(
+    8, "different rows of masks in two batches and more, the same on both ranks though their "
+       "samples differ: no accident");
+
+/* The mask of that batch and field, or NULL. */
+static const ls_event *mask_like(const ls_event *data, const ls_event *mask)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_event_list(data, masks)) {
+        if (ls_event_equal(ls_event_at(one, 0), ls_event_at(mask, 0)) &&
+            ls_event_equal(ls_event_at(one, 1), ls_event_at(mask, 1))) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the first batch was made with numbers of the process's generators, of which a library may
+ * have seeded torch's with the same number on all ranks. */
+static bool draws_globally(const ls_event *data)
+{
+    const ls_event *worker, *state;
+    ls_event_each(worker, ls_event_list(data, random)) {
+        ls_event_each(state, ls_event_at(worker, 1)) {
+            if (is_global(ls_event_key(state))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Masks of a field that batches come with: others in each batch, and the same on both ranks. */
+static void judge_masks(int rank, const ls_event *mine, const ls_event *theirs, double field,
+                        ls_observe_finding *out)
+{
+    const ls_event *mask, *first = NULL;
+    bool alike = true, other = false;
+    double rows = 0;
+    ls_event_each(mask, ls_event_list(mine, masks)) {
+        const ls_event *its = mask_like(theirs, mask);
+        if (ls_event_number_at(mask, 1) == field) {
+            alike =
+                alike && its != NULL && ls_event_equal(ls_event_at(mask, 3), ls_event_at(its, 3));
+            first = first == NULL ? mask : first;
+            other = other || !ls_event_equal(ls_event_at(mask, 3), ls_event_at(first, 3));
+            rows += ls_event_number_at(mask, 2);
+        }
+    }
+    if (alike && other && rows >= drawn_rows.value) {
+        bool global = draws_globally(mine);
+        ls_observe_finding one = {0};
+        ls_finding_set(
+            &one, LS_FAIL,
+            ls_event_has(mine, collate_at) ? ls_event_text(mine, collate_at, "")
+                                           : ls_job_data_place(mine, built),
+            global ? "all ranks draw the same random numbers: what batches mask is equal "
+                     "on them, though their samples differ"
+                   : "a generator of the data set's or the collate function's has the "
+                     "same seed on all ranks: what it masks is equal on them, though "
+                     "their samples differ",
+            global ? seed_ranks : "seed it by the rank, too",
+            "pass %d of %s: field %g of the batches masks the same places of each row "
+            "on ranks 0 and %d, in %g different rows of its first batches",
+            ls_event_int(mine, pass, 0), ls_event_text(mine, at, "?"), field, rank, rows);
+        (global ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
+    }
+}
+
+static void judge_masked(const ls_observe_trace *trace, int rank, ls_observe_finding *out)
+{
+    const ls_event *mine, *theirs;
+    for (int i = 0; (mine = ls_pass_trained(&trace->rank[0], i)) != NULL &&
+                    (theirs = ls_pass_trained(&trace->rank[rank], i)) != NULL;
+         i++) {
+        const ls_event *mask;
+        bool apart = ls_event_has(mine, order) && !ls_event_same(mine, theirs, order);
+        ls_event_each(mask, apart ? ls_event_list(mine, masks) : NULL) {
+            if (ls_verdict_good(out->verdict.code)) {
+                judge_masks(rank, mine, theirs, ls_event_number_at(mask, 1), out);
+            }
+        }
+    }
+}
+
 static void judge_ranks(const ls_observe_trace *trace, int *compared, ls_observe_finding *out)
 {
     if (!ls_trace_is_ddp(trace) || ls_calls_in_part(trace)) {
@@ -344,6 +429,7 @@ static void judge_ranks(const ls_observe_trace *trace, int *compared, ls_observe
     for (int k = 1; k < trace->world; k++) {
         judge_workers(trace, k, compared, out);
         judge_draws(trace, k, compared, out);
+        judge_masked(trace, k, out);
     }
 }
 

@@ -529,7 +529,26 @@ ROWS_TEST(workers_draw_their_own, drew)
     "F{\"drawn\":[[\"random\",\"a\",1],[\"torch\",\"b\"," numbers "]],\"samples\":4} S B K P Z"
 #define FEW(a, b) WORKERS(a, b, "false")
 
+/* Masks of the first two batches, of other samples on both ranks. */
+#define MASKS(rank, a, b, rows, more)                                                          \
+    rank ":=DistributedSampler 64 8 " rank " 2 1 " more "\"masks\":[[1,2," rows ",\"" a "\"]," \
+         "[2,2,4,\"" b "\"]],"
+#define MASKED(b, its, rows, more) \
+    "F S B K P Z; " MASKS("0", "a", b, rows, more) "; " MASKS("1", "a", its, rows, more)
+
 static const calls_row drawn[] = {
+    {MASKED("b", "b", "4", "\"collate_at\":\"masks.py:4\","), "data.random", LS_FAIL,
+     "pass 0 of train.py:18: field 2 of the batches masks the same places of each row on ranks 0 "
+     "and 1, in 8 different rows of its first batches | a generator of the data set's .. | "
+     "masks.py:4 | seed it by the rank"},
+    {MASKED("b", "b", "4", "\"random\":[[-1,{\"torch\":\"a\"},false]],"), "data.random", CALLS_HINT,
+     "all ranks draw the same random numbers: what batches mask is equal on them"},
+    {MASKED("b", "b", "4", "\"random\":[[-1,{\"dataset.rng\":\"a\"},false]],"), "data.random",
+     LS_FAIL, "masks the same places"},
+    {MASKED("b", "c", "4", ""), "data.random", LS_SKIP, ""},
+    {MASKED("b", "b", "3", ""), "data.random", LS_SKIP, ""},
+    {MASKED("a", "a", "4", ""), "data.random", LS_SKIP, ""}, /* as those of positions are */
+    {MASKED("b", "b", "4", "\"order\":\"1\","), "data.random", LS_SKIP, ""},
     {SEED("7") NOISE("a", "a", "32"), "data.random", LS_FAIL,
      "in 2 of 2 steps .. noise or masks are equal .. train.py:3"},
     {NOISE("a", "a", "32"), "data.random", LS_FAIL, "train.py:20"},

@@ -41,7 +41,12 @@ def code_of(function):
 
 
 def place_of(hub, function):
-    """Where a collate function is defined."""
+    """Where a collate function is defined: of a package's that holds one of the script's, that."""
+    held = [function, *vars(function).values()] if hasattr(function, "__dict__") else [function]
+    for one in filter(callable, held):
+        code = code_of(one)
+        if code is not None and hub.places.is_script(code.co_filename):
+            return hub.places.of(_called(one))
     return hub.places.of(_called(function))
 
 

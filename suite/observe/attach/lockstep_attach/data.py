@@ -19,6 +19,7 @@ from .wrapping import ByObject
 AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
 RAISED = 120  # characters of an exception
+MASKS = 3, 2, 1 << 18  # batches of passes that are looked at for masks, up to so many elements
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
 
@@ -56,6 +57,7 @@ class Pass:
         self.end = None  # the step that was open then
         self.drawn = collections.deque()  # indices of batches that have not come yet
         self.content = []
+        self.masks = []
         self.apart = True  # batches can be taken apart
 
     def stay_whole(self):
@@ -273,6 +275,8 @@ class Data:
             ordered = getattr(iterator, "_in_order", True) is not False
             drawn = len(entry.drawn[0]) if entry.drawn and ordered else None
             self.rows.batch(entry, drawn, samples)
+            if entry.given <= MASKS[0] and entry.number < MASKS[1]:
+                entry.masks += self._masks(entry.given, samples)
         if not entry.drawn:
             return
         if getattr(iterator, "_in_order", True) is False:
@@ -297,6 +301,21 @@ class Data:
             if labels is not None:
                 found.append(int(labels[place]))
             entry.content.append(found)
+
+    def _masks(self, number, samples):
+        """Of fields that hold truth values, or whole numbers below 0: which places of each row."""
+        out, torch = [], self.hub.torch
+        for place, tensor in enumerate(samples):
+            whole = not tensor.is_floating_point() and not tensor.is_complex()
+            if not whole or tensor.dim() < 2 or not 0 < tensor.numel() <= MASKS[2]:
+                continue
+            if tensor.device.type == "cpu":
+                mask = tensor if tensor.dtype is torch.bool else tensor < 0
+                rows = torch.unique(mask.flatten(1), dim=0)
+                if len(rows) > 1:
+                    digest = self.hub.digests.digest([mask.to(torch.uint8)])
+                    out.append([number, place, len(rows), digest])
+        return out
 
     def leave(self, what):
         passes, step = self.hub.autograd.passes, self.hub.steps.now.number
@@ -378,6 +397,8 @@ class Data:
         found, entry.collated[:] = [*entry.collated, *said.get("collated", ())], []
         if found:
             event["collated"] = found
+        if entry.masks:
+            event["masks"] = entry.masks
         if entry.keys is not None:
             entry.keys.finish()
         if entry.keys is not None and entry.keys.kept:

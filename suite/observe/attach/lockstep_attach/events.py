@@ -482,6 +482,10 @@ class Places:
             found = self.known[file] = self._name(file)
         return found
 
+    def is_script(self, file):
+        name, packaged = self.name_of(file)
+        return bool(name) and not packaged
+
     def here(self, built=None):
         """ "train.py:41"; "train.py:41 (accelerate/accelerator.py:2400)" where the script called a
         package that made the call; "lightning/pytorch/loops/loop.py:12 (from train.py:41)" where
