@@ -214,6 +214,7 @@ MEMBERS = {
     "validated": "step model at param",
     "untied": "at names",
     "replaced": "optimizer params",
+    "freed": "optimizer count among",
     "averaged": "step average share bound",
     "schedule": "schedule class at step holds",
     "unfinished": "calls",
@@ -961,6 +962,22 @@ for seed in (1, 1, 2):
     assert masks[0] == masks[1] and len(masks[0]) == 6 and masks[2][0][3] != masks[0][0][3], masks
     assert [one[:2] for one in masks[0]] == [[n, k] for n in (1, 2, 3) for k in (1, 2)], masks
     assert all(2 <= one[2] <= 8 for one in masks[0]), masks
+
+
+@test
+def parameters_without_memory_are_counted(context):
+    """As FSDP2 leaves those that were gathered when the optimizer was built."""
+    code = """
+model, gathered = Net(), nn.Parameter(torch.ones(8))
+optimizer = torch.optim.SGD([*model.parameters(), gathered], lr=0.1)
+gathered.untyped_storage().resize_(0)
+train(model, optimizer)
+"""
+    done, said = with_and_without(context.root, "freed", ODD_START + code)
+    assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+    (freed,) = [event for event in said if event["event"] == "freed"]
+    assert (freed["optimizer"], freed["count"], freed["among"]) == (0, 1, 5), freed
+    assert not [event for event in said if event.get("quiet")], said
 
 
 @test

@@ -58,6 +58,25 @@ static void judge_replaced(const ls_observe_rank *rank, ls_observe_finding *out)
     }
 }
 
+/* Parameters of FSDP2 while they are gathered: the model's own, which it trains, are parts. */
+static void judge_freed(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_event *freed = ls_event_at(ls_trace_events(rank, freed), 0);
+    if (freed != NULL && ls_verdict_good(out->verdict.code)) {
+        const ls_event *optimizer = ls_job_optimizer(rank, ls_event_int(freed, optimizer, -1));
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(optimizer, at, ""),
+            "the optimizer was built behind a forward, while the model's parameters were gathered "
+            "(fully_shard with reshard_after_forward=False, as its root has it): it holds those, "
+            "and "
+            "not the parts that get gradients",
+            "build the optimizer before the first forward, or behind model.reshard()",
+            "%d of an optimizer's %d parameters hold no memory and get no gradient when it steps: "
+            "nothing moves what the model has in their place",
+            ls_event_int(freed, count, 0), ls_event_int(freed, among, 0));
+    }
+}
+
 void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *at = "";
@@ -77,6 +96,7 @@ void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding
     }
     judge_untied(&trace->rank[0], out);
     judge_replaced(&trace->rank[0], out);
+    judge_freed(&trace->rank[0], out);
     ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
                      "%d frozen parameters, none of which is replaced by a trainable one", frozen);
 }

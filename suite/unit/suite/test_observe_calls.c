@@ -499,6 +499,9 @@ static const calls_row ends[] = {
      "optimizer.frozen", LS_FAIL,
      "1 parameters took the place of an optimizer's and are in none: fc.weight | the optimizer was "
      "built before parameters were replaced .. train.py:4"},
+    {BY_TWO "F b O Z; {\"event\":\"freed\",\"optimizer\":0,\"count\":3,\"among\":5}",
+     "optimizer.frozen", LS_FAIL,
+     "3 of an optimizer's 5 parameters hold no memory .. built behind a forward .. train.py:"},
     {"!\"unfrozen\":[[\"fc.bias\",\"train.py:4\"]],;" BY_TWO "F b O Z", "optimizer.frozen", LS_SKIP,
      ""},
     {"F b O Z; {\"event\":\"untied\",\"at\":\"train.py:8\",\"names\":[\"emb.weight\","

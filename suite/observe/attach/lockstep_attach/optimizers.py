@@ -9,6 +9,7 @@ import time
 import weakref
 
 from . import script_text
+from .params import is_freed
 from .wrapping import ByObject, Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
@@ -66,7 +67,7 @@ class Known:
         self.left = None  # marks of its gradients after its last step
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
-        self.said_replaced = False  # a replaced event was written
+        self.said_replaced = self.said_freed = False  # such an event was written
         # names of the groups' parameters, and how many models there were, at its last event
         self.names, self.models = [], 0
 
@@ -534,6 +535,12 @@ class Optimizers:
         if replaced:
             entry.said_replaced = True
             self.hub.put("replaced", optimizer=entry.index, params=replaced)
+        if not entry.said_freed:
+            params = list(self.params(optimizer))
+            freed = sum(1 for p in params if p.grad is None and is_freed(p))
+            if freed:
+                entry.said_freed = True
+                self.hub.put("freed", optimizer=entry.index, count=freed, among=len(params))
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):

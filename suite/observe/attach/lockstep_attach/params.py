@@ -10,6 +10,13 @@ from .wrapping import ByObject, given
 MOST = 8  # conversions that are written
 
 
+def is_freed(param):
+    """Whether it has elements and no memory for them: FSDP2 took back what it had gathered."""
+    held = not param.is_meta and not hasattr(param, "_local_tensor") and not param.is_sparse
+    storage = getattr(param, "untyped_storage", None) if held else None
+    return storage is not None and param.numel() > 0 and storage().nbytes() == 0
+
+
 class Params:
     def __init__(self, hub):
         self.hub = hub

@@ -4,6 +4,8 @@ parameters whose modules run with autograd off.
 
 import weakref
 
+from .params import is_freed
+
 VALIDATIONS, NAMES = 16, 256  # that are written
 ELEMENTS = 64  # of a parameter, that are kept behind each step
 QUIET = 4  # steps without a validation behind which nothing may have moved them
@@ -108,6 +110,7 @@ class Still:
 
     def _is_plain(self, param):
         dense = param.layout is self.hub.torch.strided and not hasattr(param, "_local_tensor")
+        dense = dense and not is_freed(param)
         return dense and param.is_contiguous() and param.requires_grad and param.numel() > 0
 
     def _elements(self):
