@@ -47,14 +47,57 @@ static bool same_digests(const ls_observe_trace *a, const ls_observe_trace *b)
            ls_event_int(b->rank[0].start, digest_bits, 32);
 }
 
-/* Whether a job loaded a file that the other one saved. */
-static bool goes_on_from(const ls_observe_trace *after, const ls_observe_trace *before)
+/* Whether a restore gave a job what the file holds: a model's weights behind some step, or the
+ * moments of an optimizer. */
+static bool is_restored(const ls_event *restore, const ls_event *save)
+{
+    const ls_event *one, *marks = ls_event_list(restore, marks);
+    if (ls_event_count(marks) > 0 && ls_event_equal(marks, ls_event_list(save, marks))) {
+        return true;
+    }
+    ls_event_each(one, ls_saved_step(save) > 0 ? ls_event_list(save, digests) : NULL) {
+        if (ls_event_has(restore, bits) &&
+            ls_event_equal(ls_event_at(one, 1), ls_event_get(restore, LS_TEXT_MEMBER(bits)))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a job was given what the other one saved, by another name: a file that was renamed, or
+ * that the script wrote from a buffer. `path`: the name that such files have from now on, or NULL.
+ */
+static bool find_content(const ls_observe_trace *after, const ls_observe_trace *before,
+                         const char *path)
+{
+    const ls_event *restore, *save;
+    bool found = false;
+    ls_event_each(restore, ls_trace_events(&after->rank[0], restore)) {
+        for (int k = 0; k < before->world; k++) {
+            ls_event_each(save, ls_trace_events(&before->rank[k], save)) {
+                ls_event *name = (ls_event *)ls_event_get(save, LS_TEXT_MEMBER(path));
+                bool same = name != NULL && is_restored(restore, save);
+                found = found || same;
+                if (same && path != NULL) {
+                    name->text = path; /* of the trace that holds this one as the one before it */
+                }
+            }
+        }
+    }
+    return found;
+}
+
+/* Whether a job loaded a file that the other one saved; `rename`: as of find_content. */
+static bool goes_on_from(const ls_observe_trace *after, const ls_observe_trace *before, bool rename)
 {
     const ls_event *load =
         after->world > 0 ? ls_event_at(ls_trace_events(&after->rank[0], load), 0) : NULL;
     const char *path = ls_event_text(load, path, "");
-    return path[0] != '\0' && before->world > 0 && saved(before, path) &&
-           same_folder(after, before, path) && same_digests(after, before);
+    if (path[0] == '\0' || before->world == 0 || !same_digests(after, before)) {
+        return false;
+    }
+    return (saved(before, path) && same_folder(after, before, path)) ||
+           find_content(after, before, rename ? path : NULL);
 }
 
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
@@ -63,7 +106,7 @@ bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
     if (trace->before != NULL || ls_trace_load(directory, &before) != LS_OK) {
         return false;
     }
-    if (!goes_on_from(trace, before)) {
+    if (!goes_on_from(trace, before, true)) {
         ls_trace_unload(before);
         return false;
     }
@@ -75,7 +118,7 @@ bool ls_observe_goes_on(ls_observe_trace *trace, const char *directory)
 {
     ls_observe_trace *after = NULL;
     if (ls_trace_load(directory, &after) == LS_OK) {
-        trace->goes_on = trace->goes_on || goes_on_from(after, trace);
+        trace->goes_on = trace->goes_on || goes_on_from(after, trace, false);
         ls_trace_unload(after);
     }
     return trace->goes_on;

@@ -635,6 +635,27 @@ static const ls_event *loaded_into(const ls_observe_rank *rank, int model)
     return ls_event_count(ls_trace_events(rank, overwritten)) == 0 ? last : NULL;
 }
 
+/* The step of an earlier file that holds an average's bits as the model's, behind which the job
+ * trained on from the weights that its optimizer had left; 0: none. */
+static int64_t put_back(const ls_observe_rank *rank, int64_t before)
+{
+    const ls_event *save, *validated;
+    ls_event_each(save, ls_trace_events(rank, save)) {
+        int64_t step = ls_saved_step(save);
+        const ls_event *file = ls_event_at(ls_event_at(ls_event_list(save, digests), 0), 1);
+        const char *left = ls_trace_digest(ls_trace_step(rank, step), LS_RECORD_PARAM);
+        ls_event_each(validated, step < before ? ls_trace_events(rank, validated) : NULL) {
+            const char *own = ls_event_text(validated, param, "");
+            if (ls_saved_step(validated) == step && left != NULL && strcmp(own, left) != 0 &&
+                strcmp(ls_event_to_text(file, "?"), own) == 0 &&
+                strcmp(ls_event_text(validated, param_next, ""), left) == 0) {
+                return step;
+            }
+        }
+    }
+    return 0;
+}
+
 /* Training goes on, with the optimizer's state, from the weights of the average: it was in the
  * model when the file was written. The average followed the weights in smaller steps by then. */
 static void judge_exchanged(const ls_observe_trace *trace, int k, ls_observe_finding *out)
@@ -665,16 +686,18 @@ static void judge_exchanged(const ls_observe_trace *trace, int k, ls_observe_fin
         ls_saved_last_restored(rank, "optimizer") == NULL) {
         return;
     }
-    ls_observe_finding guessed = {0};
-    ls_finding_set(&guessed, LS_FAIL, ls_event_text(load, at, ""),
+    int64_t trained = put_back(&trace->before->rank[writer], ls_saved_step(save));
+    LS_TEXT(as, 100, ", as the job that wrote it did behind step %lld", (long long)trained);
+    ls_observe_finding found = {0};
+    ls_finding_set(&found, LS_FAIL, ls_event_text(load, at, ""),
                    "the file was written while the average was in the model, and the weights that "
                    "were trained are not put back",
                    "put the trained weights back before the file is written, or save both and "
                    "load the trained ones into the model",
                    "rank %d: the job goes on, with the optimizer's state, from the bits of the "
-                   "average of the weights in %.100s, not from the weights that were trained",
-                   k, path);
-    ls_finding_guess(out, &guessed);
+                   "average of the weights in %.100s, not from the weights that were trained%s",
+                   k, path, trained > 0 ? as : "");
+    (trained > 0 ? ls_calls_keep_worst : ls_finding_guess)(out, &found);
 }
 
 void ls_restored_judge_averages(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -1,5 +1,6 @@
 /* What checkpoint.resume says of rates and batches after an optimizer's state was loaded. */
 #include "observe_calls.h"
+#include "suite/observe/trace/trace.h"
 #include "suite/unit/run_suite.h"
 
 #define OPTIMIZER(scaled, rate, schedules)                                                         \
@@ -357,6 +358,15 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     "3x " STEP("0.2") ";" SHARES("1", a, b, c) more                                             \
         "{\"event\":\"save\",\"step\":3,\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}," \
         "\"averages\":[[0,\"9\"]]}"
+/* Behind step 2 a file with other weights, a validation with some, and training goes on. */
+#define PUTS_BACK(file, own, next)                                                             \
+    "2x " STEP(                                                                                \
+        "0.2") ";{\"event\":\"save\",\"step\":2,\"path\":\"best.pt\",\"digests\":[[0,\"" file  \
+               "\"]]};{\"event\":\"validated\",\"step\":2,\"model\":0,\"param\":\"" own        \
+               "\",\"param_next\":\"" next "\"};" STEP("0.2") ";" SHARES(                      \
+                   "1", "0.1", "0.1", "0.1") "{\"event\":\"save\",\"step\":3,\"path\":\"last." \
+                                             "pt\",\"what\":{\"optimizer\":[\"o\"]},"          \
+                                             "\"averages\":[[0,\"9\"]]}"
 #define AVERAGES_ON(bits, a, b, c)                                                                \
     BEGIN "{\"event\":\"restore\",\"what\":\"model\",\"at\":\"train.py:15\",\"step\":0,\"bits\":" \
           "\"9\"};"                                                                               \
@@ -637,6 +647,16 @@ static const struct {
     /* the average's bits in the model: of one that followed it, or that was a copy of it */
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"),
      CALLS_HINT, "from the bits of the average"},
+    {"/a/", PUTS_BACK("7", "7", "0000000000000002"),
+     IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_FAIL,
+     "in last.pt, not from the weights that were trained, as the job that wrote it did behind step "
+     "2 | the file was written while the average was in the model"},
+    {"/a/", PUTS_BACK("7", "7", "7"), IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"),
+     CALLS_HINT, "from the bits of the average"},
+    {"/a/", PUTS_BACK("6", "7", "0000000000000002"),
+     IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"), CALLS_HINT, "from the bits"},
+    {"/a/", PUTS_BACK("0000000000000002", "0000000000000002", "0000000000000002"),
+     IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"), CALLS_HINT, "from the bits"},
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), IN_MODEL("8") AVERAGES_ON("9", "0.1", "0.1", "0.1"),
      LS_PASS, ""},
     {"/a/", AVERAGED("1", "1", "1", ""), IN_MODEL("9") AVERAGES_ON("9", "1", "1", "1"), LS_PASS,
@@ -757,12 +777,23 @@ ROWS_TEST(what_comes_again_is_caught, pairs)
 #define LOADS_FILE(path) \
     "{\"event\":\"load\",\"at\":\"train.py:9\",\"path\":\"" path "\",\"step\":0,\"what\":{}};"
 
-/* A schedule's course ends in the job that goes on: with its file, with another. */
+#define GIVEN(what) "{\"event\":\"restore\",\"step\":0," what "};"
+
+/* A schedule's course ends in the job that goes on: with its file, with another, or with one of
+ * another name that gave it the same moments or weights. */
 static const struct {
     const char *loads;
     bool linked;
-    ls_verdict_code code;
-} later[] = {{LOADS_FILE("last.pt"), true, LS_PASS}, {LOADS_FILE("other.pt"), false, LS_WEAK}};
+} later[] = {
+    {LOADS_FILE("last.pt"), true},
+    {LOADS_FILE("other.pt"), false},
+    {LOADS_FILE("other.pt") GIVEN("\"what\":\"optimizer\",\"marks\":[\"1\"]"), true},
+    {LOADS_FILE("other.pt") GIVEN("\"what\":\"optimizer\",\"marks\":[\"2\"]"), false},
+    {LOADS_FILE("other.pt") GIVEN("\"what\":\"optimizer\",\"marks\":[]"), false},
+    {LOADS_FILE("other.pt") GIVEN("\"what\":\"model\",\"bits\":\"55\""), true},
+    {LOADS_FILE("other.pt") GIVEN("\"what\":\"model\",\"bits\":\"56\""), false},
+    {GIVEN("\"what\":\"model\",\"bits\":\"55\""), false},
+};
 
 ROWS_TEST(a_schedule_may_end_in_a_later_job, later)
 {
@@ -775,8 +806,14 @@ ROWS_TEST(a_schedule_may_end_in_a_later_job, later)
     calls_judge(&job);
     ls_observe_result_free(&job.result);
     ck_assert_int_eq(ls_observe_goes_on(job.trace, next.folder), later[_i].linked);
+    ck_assert_int_eq(ls_observe_continue(next.trace, job.folder), later[_i].linked);
     ls_observe_judge_all(job.trace, &job.result);
-    calls_expect(&job, "order.schedule", later[_i].code, "");
+    calls_expect(&job, "order.schedule", later[_i].linked ? LS_PASS : LS_WEAK, "");
+    if (later[_i].linked) {
+        const ls_event *save = ls_trace_last(&next.trace->before->rank[0], save);
+        const ls_event *load = ls_trace_last(&next.trace->rank[0], load);
+        ck_assert_str_eq(ls_event_text(save, path, ""), ls_event_text(load, path, "?"));
+    }
     calls_close(&job);
     calls_close(&next);
 }
