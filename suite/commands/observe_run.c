@@ -363,10 +363,13 @@ static void find_after(ls_observe_trace *trace, const char *directory)
     if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], save)) == 0) {
         return;
     }
-    while (++n <= LS_OBSERVE_JOBS) {
-        LS_TEXT(path, PATH_MAX, "%s/" LS_OBSERVE_LATER "/%d/jobs/observed", first, n);
-        if (!ls_observe_run_is_job(path) || ls_observe_goes_on(trace, path)) {
-            return;
+    while (!trace->goes_on && ++n <= LS_OBSERVE_JOBS) {
+        char path[PATH_MAX];
+        int64_t newest = 0;
+        LS_TEXT(run, PATH_MAX, "%s/" LS_OBSERVE_LATER "/%d", first, n);
+        take_newer(run, INT64_MAX, &newest, path);
+        if (newest > 0) {
+            (void)ls_observe_goes_on(trace, path);
         }
     }
 }

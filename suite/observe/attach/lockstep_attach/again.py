@@ -499,20 +499,24 @@ class Again:
             return [made[place].clone() for place in sorted(record.grads)]
 
         def changes(entries, value):
-            """Whether the outputs are others with the other sign, or with this value."""
-            held = [own[entry.name].clone() for entry, _ in entries]
-            for entry, _ in entries:
-                own[entry.name].neg_() if value is None else own[entry.name].fill_(value)
-            others = not all(map(torch.equal, before, outputs()))
-            for (entry, _), was in zip(entries, held):
-                own[entry.name].copy_(was)
-            return others
+            """Whether the outputs are others with the other sign, or with this value; None: with
+            other values a forward may go another way, which the masks of the job's do not fit.
+            """
+            held = [(own[entry.name], own[entry.name].clone()) for entry, _ in entries]
+            try:
+                for param, _ in held:
+                    param.neg_() if value is None else param.fill_(value)
+                return not all(map(torch.equal, before, outputs()))
+            except Exception:
+                return None
+            finally:
+                for param, was in held:
+                    param.copy_(was)
 
-        # with other values a forward may go another way, which the masks of the job's do not fit
         with self.apart(), torch.no_grad(), contextlib.suppress(Exception):
             before = outputs()
             still.depends([one for one in silent_ones if changes([one], None)])
-            zeros = [one for one in zeros if not changes([one], 1)]
+            zeros = [one for one in zeros if changes([one], 1) is False]
             if zeros and changes(zeros, 1):
                 still.multiply(record.model, zeros)
 

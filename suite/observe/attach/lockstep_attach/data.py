@@ -306,10 +306,9 @@ class Data:
         """Of fields that hold truth values, or whole numbers below 0: which places of each row."""
         out, torch = [], self.hub.torch
         for place, tensor in enumerate(samples):
-            whole = not tensor.is_floating_point() and not tensor.is_complex()
-            if not whole or tensor.dim() < 2 or not 0 < tensor.numel() <= MASKS[2]:
-                continue
-            if tensor.device.type == "cpu":
+            small = tensor.dim() > 1 and 0 < tensor.numel() <= MASKS[2]
+            whole = tensor.dtype in (torch.bool, torch.int8, torch.int16, torch.int32, torch.int64)
+            if small and whole and tensor.device.type == "cpu":
                 mask = tensor if tensor.dtype is torch.bool else tensor < 0
                 rows = torch.unique(mask.flatten(1), dim=0)
                 if len(rows) > 1:

@@ -11,10 +11,13 @@ MOST = 8  # conversions that are written
 
 
 def is_freed(param):
-    """Whether it has elements and no memory for them: FSDP2 took back what it had gathered."""
-    held = not param.is_meta and not hasattr(param, "_local_tensor") and not param.is_sparse
-    storage = getattr(param, "untyped_storage", None) if held else None
-    return storage is not None and param.numel() > 0 and storage().nbytes() == 0
+    """Whether it has elements and no memory for them: FSDP2 took back what it had gathered. One of
+    a class of its own may keep its values elsewhere.
+    """
+    plain = type(param).__name__ in ("Parameter", "Tensor") and not param.is_meta
+    if not plain or str(param.layout) != "torch.strided" or param.numel() == 0:
+        return False
+    return hasattr(param, "untyped_storage") and param.untyped_storage().nbytes() == 0
 
 
 class Params:
