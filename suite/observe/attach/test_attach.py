@@ -965,6 +965,45 @@ for seed in (1, 1, 2):
 
 
 @test
+def samplers_below_others_are_counted(context):
+    """What a sampler gives in each pass, where another one takes a part of it."""
+    code = """
+from torch.utils.data import DataLoader, Sampler
+class Own(Sampler):
+    def __init__(self, first):
+        self.first = first
+    def __iter__(self):
+        return iter(range(self.first, 64))
+class Part:
+    batch_size, drop_last = 4, False
+    def __init__(self, sampler):
+        self.sampler = sampler
+        self.batch_sampler = torch.utils.data.BatchSampler(sampler, 4, False)
+    def __iter__(self):
+        return (batch for n, batch in enumerate(self.batch_sampler) if n % 2 == 0)
+class Shard(Part):
+    def __init__(self, sampler):
+        super().__init__(sampler)
+        del self.sampler
+model = Net()
+optimizer = sgd(model)
+for sampler in (Shard(Own(0)), Shard(Own(16)), Part(Own(0)), None):
+    loader = DataLoader(inputs, batch_sampler=sampler) if sampler else DataLoader(inputs)
+    for _ in range(2):
+        for x in loader:
+            model(x).sum().backward()
+            optimizer.step()
+"""
+    done, said = with_and_without(context.root, "samplers_below", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    passes = [event for event in said if event["event"] == "data"]
+    given = [(e.get("inner"), e.get("inner_count"), e["count"]) for e in passes]
+    own = [("Own", 64, 32)] * 2 + [("Own", 48, 24)] * 2
+    assert given == own + [(None, 64, 32)] * 2 + [(None, None, 64)] * 2, given
+    assert [e["inner_kept"][0] for e in passes[:4]] == [0, 0, 16, 16], passes
+
+
+@test
 def parameters_without_memory_are_counted(context):
     """As FSDP2 leaves those that were gathered when the optimizer was built."""
     code = """

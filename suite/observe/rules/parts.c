@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
 #include "rules.h"
@@ -44,30 +45,59 @@ static void judge_parts(const ls_observe_trace *trace, int number, int k, const 
         "split alike everywhere: random_split(..., generator=torch.Generator().manual_seed(0))");
 }
 
-/* A DistributedSampler below a sampler that divides its batches again: the ranks together draw what
- * one of them should. The first pass of a job that was resumed may be the rest of one. */
-static void judge_nested(const ls_observe_trace *trace, int number, const ls_event *data,
-                         ls_observe_finding *out)
+/* How many of the indices that a sampler gave first come again in what it, or that of another rank,
+ * gave first. */
+static int count_again(const ls_event *given, const ls_event *others)
 {
-    double length = ls_event_number(data, length, NAN), count = 0;
-    if (strcmp(ls_event_text(data, inner, ""), "DistributedSampler") != 0 ||
-        !ls_event_bool(data, whole, false) ||
-        (number == 0 && ls_event_count(ls_trace_events(&trace->rank[0], load)) > 0)) {
+    int again = 0;
+    for (int i = 0; i < ls_event_count(given); i++) {
+        bool found = false;
+        for (int j = 0; j < (given == others ? i : ls_event_count(others)) && !found; j++) {
+            found = ls_event_number_at(given, i) == ls_event_number_at(others, j);
+        }
+        again += found;
+    }
+    return again;
+}
+
+/* Of a sampler below one that gives each rank a part of its indices. */
+static bool takes_a_part(const ls_observe_trace *trace, const ls_event *data)
+{
+    double batch = ls_event_number(data, batch, 1), count = ls_event_number(data, count, NAN);
+    double given = ls_event_number(data, inner_count, NAN);
+    return ls_event_bool(data, whole, false) && given >= few.value && trace->world > 1 &&
+           fabs(given - trace->world * count) < trace->world * batch;
+}
+
+/* A sampler that gives each rank other indices, below one that takes a part of what is the same on
+ * all ranks: what it leaves out on a rank comes to no other one. Ranks may draw at random, with
+ * repeats: then as much is left out, but no sample for certain. */
+static void judge_nested(const ls_observe_trace *trace, int number, int k, const ls_event *mine,
+                         const ls_event *theirs, ls_observe_finding *out)
+{
+    const ls_event *own = ls_event_list(mine, inner_kept);
+    const ls_event *others = ls_event_list(theirs, inner_kept);
+    if (!takes_a_part(trace, mine) || !takes_a_part(trace, theirs) || ls_event_equal(own, others)) {
         return;
     }
-    for (int k = 0; k < trace->world; k++) {
-        count += ls_event_number(ls_pass_trained(&trace->rank[k], number), count, NAN);
-    }
-    double batch = trace->world * ls_event_number(data, batch, 1);
-    if (!(fabs(count - length / trace->world) < batch)) {
+    int of = ls_event_count(own), common = count_again(own, others);
+    if (common > common_share.value * of) {
         return;
     }
-    ls_finding_set(out, LS_FAIL, ls_job_data_place(data, sampler_at),
-                   "the data are divided twice: by DistributedSampler, and by the loader that was "
-                   "prepared again",
-                   "leave DistributedSampler away where a library divides the loader",
-                   "pass %d: the ranks draw %g of %g samples: %s over a DistributedSampler", number,
-                   count, length, ls_event_text(data, sampler, ""));
+    bool apart = common <= dropped.value * of && count_again(own, own) <= dropped.value * of;
+    ls_observe_finding one = {0};
+    ls_finding_set(
+        &one, LS_FAIL, ls_job_data_place(mine, sampler_at),
+        "the data are divided twice: by the sampler below, and by the loader that was "
+        "prepared again",
+        "let the sampler give all ranks the same indices where a library divides them, or "
+        "leave that away",
+        "pass %d: %s gives ranks 0 and %d %g and %g indices, others on each, and %s "
+        "takes %g of them on each",
+        number, ls_event_text(mine, inner, "sampler"), k, ls_event_number(mine, inner_count, 0),
+        ls_event_number(theirs, inner_count, 0), ls_event_text(mine, sampler, "sampler"),
+        ls_event_number(mine, count, 0));
+    (apart ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* ---- workers of a stream --------------------------------------------------------------------- */
@@ -113,7 +143,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
             b = ls_pass_trained(&trace->rank[k], i);
             if (b != NULL) {
                 judge_parts(trace, i, k, a, b, &guessed);
-                judge_nested(trace, i, a, out);
+                judge_nested(trace, i, k, a, b, out);
                 passes++;
             }
         }

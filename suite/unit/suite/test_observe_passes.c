@@ -83,8 +83,12 @@ static void write_reading(calls_job *job, int rank, const reading *r)
     {                                                     \
         members, one_part, one_stride, 1, 0, 0            \
     }
-#define NESTED(count) \
-    "\"sampler\":\"BatchSamplerShard\",\"inner\":\"DistributedSampler\",\"count\":" count ","
+#define NESTED(count, given, kept)                                                \
+    "\"sampler\":\"BatchSamplerShard\",\"inner\":\"OwnSampler\",\"count\":" count \
+    ",\"inner_count\":" given ",\"inner_kept\":[" kept "],"
+#define EVEN "4,6,8,10,12,14,16,18,20,22,24,26,28,30,32,34,36,38"
+#define ODD "5,7,9,11,13,15,17,19,21,23,25,27,29,31,33,35,37,39"
+#define GIVES(zero, one) WHOLE(NESTED("26", "52", zero), NESTED("26", "52", one))
 #define STREAMS(keys, times)         \
     {STREAM, 0, 0, 0, keys, times},  \
     {                                \
@@ -121,21 +125,24 @@ static const struct {
      "divided twice: by the script"},
     /* divided by the script, and all of it drawn */
     {PARTS("\"sampler\":\"Shard\",\"count\":100,", 2, 1, 2), "data.once", LS_PASS, ""},
-    /* a DistributedSampler in a loader that is prepared */
-    {WHOLE(NESTED("26"), NESTED("26")), "data.once", LS_FAIL,
-     "pass 0: the ranks draw 52 of 100 samples: BatchSamplerShard over a DistributedSampler | the "
-     "data are divided twice: by DistributedSampler, and by the loader that was prepared again | "
-     "train.py:18"},
-    /* but for the last batches; the rest of a pass; in a pass that was not whole */
-    {WHOLE(NESTED("29"), NESTED("29")), "data.once", LS_PASS, "1 passes"},
-    {WHOLE(NESTED("28"), NESTED("29")), "data.once", LS_FAIL, "draw 57 of 100 samples"},
-    {WHOLE(NESTED("21"), NESTED("22")), "data.once", LS_FAIL, "draw 43 of 100 samples"},
-    {WHOLE(NESTED("21"), NESTED("21")), "data.once", LS_PASS, "1 passes"},
-    {WHOLE("\"whole\":false," NESTED("26"), NESTED("26")), "data.once", LS_PASS, "1 passes"},
-    /* a loader that is prepared */
-    {WHOLE("\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,",
-           "\"sampler\":\"BatchSamplerShard\",\"inner\":\"RandomSampler\",\"count\":26,"),
-     "data.once", LS_PASS, ""},
+    /* a sampler that divides, below one that does; but for the last batches; a part of a pass */
+    {GIVES(EVEN ",0,2", ODD ",1,3"), "data.once", LS_FAIL,
+     "pass 0: OwnSampler gives ranks 0 and 1 52 and 52 indices, others on each, and "
+     "BatchSamplerShard takes 26 of them on each | the data are divided twice: by the sampler "
+     "below, and by the loader that was prepared again | train.py:18"},
+    {WHOLE(NESTED("26", "59", EVEN), NESTED("26", "59", ODD)), "data.once", LS_FAIL, "59 and 59"},
+    {WHOLE(NESTED("26", "60", EVEN), NESTED("26", "52", ODD)), "data.once", LS_PASS, "1 passes"},
+    {WHOLE(NESTED("26", "52", EVEN), NESTED("26", "44", ODD)), "data.once", LS_PASS, "1 passes"},
+    {WHOLE("\"whole\":false," NESTED("26", "52", EVEN), NESTED("26", "52", ODD)), "data.once",
+     LS_PASS, "1 passes"},
+    {WHOLE(NESTED("4", "7", EVEN), NESTED("4", "8", ODD)), "data.once", LS_PASS, "1 passes"},
+    /* the same indices on both ranks; but for some; with repeats, as where they are drawn */
+    {GIVES(EVEN ",0,2", EVEN ",0,2"), "data.once", LS_PASS, "1 passes"},
+    {GIVES(EVEN ",0,2", EVEN ",0,1"), "data.once", LS_PASS, "1 passes"},
+    {GIVES(EVEN ",0,2", EVEN ",3,1"), "data.once", CALLS_HINT, "divided twice"},
+    {GIVES(EVEN ",0,2", ODD ",0,1"), "data.once", LS_FAIL, "divided twice"},
+    {GIVES(EVEN ",0,2", ODD ",0,2"), "data.once", CALLS_HINT, "divided twice"},
+    {GIVES(EVEN ",4,6", ODD ",0,1"), "data.once", CALLS_HINT, "divided twice"},
     /* each worker reads the stream */
     {STREAMS(20, 2), "data.once", LS_FAIL,
      "rank 0: each sample of the stream comes 2 times in a pass, and the loader has 2 workers | "

@@ -3,11 +3,13 @@
 import array
 import collections
 import contextlib
+import functools
 import hashlib
 import numbers
 import os
 import sys
 import time
+import types
 import weakref
 
 from . import collate
@@ -20,6 +22,7 @@ AHEAD = 4  # batches that a trainer may ask for before it uses the first
 CONTENTS = 64  # samples of a pass whose content is looked at
 RAISED = 120  # characters of an exception
 MASKS = 3, 2, 1 << 18  # batches of passes that are looked at for masks, up to so many elements
+GIVEN = 512  # indices that a sampler below another one gives, that are written
 KEPT = 65536  # indices of a pass that are written, for the dataset's length
 
 
@@ -33,6 +36,7 @@ class Pass:
     def __init__(self, iterator, gone):
         self.ref = weakref.ref(iterator, gone)
         self.loader = None  # known when DataLoader.__iter__ has returned
+        self.inner = None  # the sampler below the one that divides its indices
         self.number = 0
         self.at = ""
         self.facts = {}
@@ -87,10 +91,30 @@ class Pass:
         return len(self.left) == 2 or alone and bool(self.left)
 
 
+class Inner:
+    """What a sampler below another one gives in a pass."""
+
+    def __init__(self):
+        self.count, self.kept = 0, []
+
+    def counted(self, iterator):
+        for index in iterator:
+            self.count += 1
+            if len(self.kept) < GIVEN:
+                self.kept.append(index)
+            yield index
+
+    def members(self):
+        kept = [_whole(index) for index in self.kept]
+        return {} if None in kept else {"inner_count": self.count, "inner_kept": kept}
+
+
 class Data:
     def __init__(self, hub):
         self.hub = hub
         self.built = ByObject()  # where objects of the script's were built
+        self.inner = ByObject()  # samplers below others: what they give in their newest pass
+        self.watched = set()  # classes of those
         self.epochs = ByObject()  # where set_epoch was last called
         self.open = {}  # id of an iterator: its pass
         self.loaders = ByObject()  # their numbers
@@ -119,6 +143,34 @@ class Data:
             self.hub.misuse.transforms.parted(args[0])
         if error is None:
             self.built.put(args[0], self.hub.places.here(built=args[0]))
+        if error is None and isinstance(args[0], self.hub.torch.utils.data.DataLoader):
+            inner = self._below(args[0])
+            if inner is not None:
+                self._watch(type(inner))
+
+    def _below(self, loader):
+        """The sampler below one that is none of torch's, which may take a part of its indices."""
+        batches, inner = loader.batch_sampler, _innermost(loader)
+        plain = type(batches) is self.hub.torch.utils.data.BatchSampler
+        above = batches.sampler if plain else loader.sampler if batches is None else batches
+        return None if above is inner else inner
+
+    def _watch(self, kind):
+        """Counts what samplers of a class give from now on: another sampler takes a part of it."""
+        original = getattr(kind, "__iter__", None)
+        known = kind in self.watched or not hasattr(kind, "__weakref__")
+        if known or not isinstance(original, types.FunctionType):
+            return
+        self.watched.add(kind)
+
+        @functools.wraps(original)
+        def __iter__(sampler):
+            iterator = original(sampler)
+            if self.hub.idle():
+                return iterator
+            return self.inner.put(sampler, Inner()).counted(iterator)
+
+        kind.__iter__ = __iter__
 
     def _epoch_set(self, note, args, kwargs, result, error):
         self.epochs.put(args[0], self.hub.places.here())
@@ -173,6 +225,8 @@ class Data:
         loader, entry = args[0], self._of(result)
         number = self.loaders.number(loader)
         entry.loader, entry.number = weakref.ref(loader), self.passes.get(number, 0)
+        inner = self._below(loader)
+        entry.inner = weakref.ref(inner) if type(inner) in self.watched else None
         self.passes[number] = entry.number + 1
         entry.at = self.hub.places.here()
         entry.passes, entry.first = self.hub.autograd.passes, self.hub.steps.now.number
@@ -398,6 +452,9 @@ class Data:
             event["collated"] = found
         if entry.masks:
             event["masks"] = entry.masks
+        if entry.inner is not None:
+            given = self.inner.get(entry.inner())
+            event.update(given.members() if given is not None else {})
         if entry.keys is not None:
             entry.keys.finish()
         if entry.keys is not None and entry.keys.kept:
@@ -431,7 +488,8 @@ def _innermost(loader):
     """The sampler that draws the indices, below whatever divides or groups them."""
     found = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     for _ in range(4):
-        inner = getattr(found, "batch_sampler", None) or getattr(found, "sampler", None)
+        held = (getattr(found, name, None) for name in ("batch_sampler", "sampler"))
+        inner = next((one for one in held if one is not None), None)  # one may have no length
         if inner is None:
             break
         found = inner
