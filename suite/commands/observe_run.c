@@ -348,7 +348,7 @@ static void find_before(ls_observe_trace *trace, const char *directory)
     }
 }
 
-/* Looks for a later job of the command that went on from a file which this one saved. */
+/* Looks for a later job of the command that went on from this one. */
 static void find_after(ls_observe_trace *trace, const char *directory)
 {
     static const char format[] = "/" LS_OBSERVE_LATER "/%d/jobs/observed%n";
@@ -359,9 +359,6 @@ static void find_after(ls_observe_trace *trace, const char *directory)
         if (sscanf(at, format, &n, &bytes) == 1 && at[bytes] == '\0') {
             ls_text_put(first, sizeof first, "%.*s", (int)(at - directory), directory);
         }
-    }
-    if (trace->world == 0 || ls_event_count(ls_trace_events(&trace->rank[0], save)) == 0) {
-        return;
     }
     while (!trace->goes_on && ++n <= LS_OBSERVE_JOBS) {
         char path[PATH_MAX];

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,11 +115,38 @@ bool ls_observe_continue(ls_observe_trace *trace, const char *directory)
     return true;
 }
 
+/* The count of a rank's schedule at its first call, or its last; NaN: none is seen. */
+static double schedule_count(const ls_observe_rank *rank, bool first)
+{
+    double count = NAN;
+    ls_trace_each_call_of(walk, rank) {
+        if (walk.call->kind == LS_CALL_SCHEDULE && !(first && count == count)) {
+            count = ls_event_number(walk.call->json, epoch, NAN);
+        }
+    }
+    return count;
+}
+
+/* Whether a job's schedule goes on where that of the other one stopped, with its state. */
+static bool schedule_goes_on(const ls_observe_trace *after, const ls_observe_trace *before)
+{
+    const ls_event *restore;
+    bool known = after->world > 0 && before->world > 0;
+    ls_event_each(restore, known ? ls_trace_events(&after->rank[0], restore) : NULL) {
+        if (strcmp(ls_event_text(restore, what, ""), "schedule") == 0) {
+            return schedule_count(&after->rank[0], true) ==
+                   schedule_count(&before->rank[0], false) + 1;
+        }
+    }
+    return false;
+}
+
 bool ls_observe_goes_on(ls_observe_trace *trace, const char *directory)
 {
     ls_observe_trace *after = NULL;
     if (ls_trace_load(directory, &after) == LS_OK) {
-        trace->goes_on = trace->goes_on || goes_on_from(after, trace, false);
+        trace->goes_on =
+            trace->goes_on || goes_on_from(after, trace, false) || schedule_goes_on(after, trace);
         ls_trace_unload(after);
     }
     return trace->goes_on;

@@ -28,8 +28,8 @@ void ls_observe_free(ls_observe_trace *trace);
 /* Says that the job went on from a file that the job of `directory` saved, where it did: both are
  * then compared. False where it did not, or that job cannot be read. */
 bool ls_observe_continue(ls_observe_trace *trace, const char *directory);
-/* Says that the job of `directory` went on from a file that this one saved, where it did: this one
- * ended before its training did. */
+/* Says that the job of `directory` went on from a file that this one saved, or with its schedule,
+ * where it did: this one ended before its training did. */
 bool ls_observe_goes_on(ls_observe_trace *trace, const char *directory);
 /* Whether the job ended by itself with code 0, and every rank was seen to its end: else what was
  * judged is a part of it, and `why` says which, "; " before each reason. */
