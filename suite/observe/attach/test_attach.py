@@ -1004,6 +1004,35 @@ for sampler in (Shard(Own(0)), Shard(Own(16)), Part(Own(0)), None):
 
 
 @test
+def noise_of_validations_is_seen(context):
+    """Of the process's generator, in the second validation; not where each one seeds it alike."""
+    code = """
+from torch.utils.data import DataLoader
+model = Net()
+optimizer = sgd(model)
+for epoch in range(3):
+    model.train()
+    for x in DataLoader(inputs, batch_size=16):
+        model(x + torch.randn_like(x)).sum().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng():
+        if SEEDED:
+            torch.manual_seed(7)
+        for x in DataLoader(inputs[:32], batch_size=16):
+            model(x + torch.randn_like(x))
+"""
+    for seeded in (False, True):
+        script = ODD_START + code.replace("SEEDED", str(seeded))
+        done, said = with_and_without(context.root, "noise_of%d" % seeded, script)
+        assert done[0].returncode == done[1].returncode == 0, done
+        found = [e["at"] for e in said if e.get("kind") == "noise_in_eval"]
+        line = script[: script.rindex("model(x +")].count("\n") + 1
+        assert len(found) == (not seeded), found
+        assert seeded or found[0].endswith("noise_of0.py:%d" % line), found
+
+
+@test
 def parameters_without_memory_are_counted(context):
     """As FSDP2 leaves those that were gathered when the optimizer was built."""
     code = """

@@ -125,6 +125,12 @@ static const struct {
      "({name}): the same batch gives another result each time",
      "a choice that eval() does not reach: layers that are skipped, or a masked input",
      "choose at random where self.training is set, and nowhere else", GUESSED},
+    {"validation.mode", "noise_in_eval",
+     "validations draw random numbers for each sample ({name}) between a batch and its forward, "
+     "others "
+     "each time: the same weights give another score",
+     "noise or times of the validation are drawn from the generator that the training draws from",
+     "torch.Generator().manual_seed(0) for each validation, handed to what draws", GUESSED},
     {"replicas.outside", "reduced_unread",
      "an all_reduce of {count} numbers is given a tensor that nothing else holds: what it gives is "
      "lost, and the rank goes on with its own numbers",

@@ -512,6 +512,8 @@ static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"dropout_in_eval\""), "validation.mode", LS_FAIL, "does not reach it"},
     {MISUSE("\"kind\":\"attention_in_eval\""), "validation.mode", LS_FAIL,
      "rank 0: attention drops out .. eval() does not reach | train.py:9 | dropout_p=self.p if"},
+    {MISUSE("\"kind\":\"noise_in_eval\",\"name\":\"torch\""), "validation.mode", CALLS_HINT,
+     "draw random numbers for each sample (torch) between a batch and its forward"},
     {MISUSE("\"kind\":\"choice_in_eval\",\"name\":\"random\""), "validation.mode", CALLS_HINT,
      "for a whole batch (random) .. layers that are skipped"},
     {ALIKE "; 1: {\"event\":\"misuse\",\"kind\":\"dropout_in_eval\"}; 4x " STEPS, "validation.mode",

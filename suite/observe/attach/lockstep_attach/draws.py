@@ -53,6 +53,11 @@ class Draws:
         words = [str(_plain(now[name])) for name in now if name not in WORDS]
         entry["begins"] = _digest(" ".join(words).encode())
 
+    def since(self):
+        """What was drawn between the batch and its first forward in eval mode."""
+        before, self.state = self.state, None
+        return self.between(before, self.states()) if before is not None else []
+
     def between(self, before, now):
         """Of generators that were drawn from: [name, name of the state before, how many numbers]"""
         pairs = ((name, before[name], now[name]) for name in before if name in now)

@@ -27,6 +27,7 @@ class Misuse:
         self.dropout = self.attention = None  # what stands in for them in eval mode
         self.drew = {}  # place: (forward, batch) in which it drew; None: it may be meant
         self.batches = self.rows = self.given = 0  # of a loader's last one, and of a forward
+        self.noisy = {}  # place: (steps done at the last validation, states that it drew from)
         self.begun = None  # states of generators at a forward of a validation, batches, place
         self.moved = {}  # place: (generators that one drew from, batches), of LOOKED forwards
         self.looked = 0
@@ -73,13 +74,25 @@ class Misuse:
             found = self.hub.data.tensors(batch)
             self.rows = len(found[0]) if found and found[0].dim() else 0
 
-    def forward(self, first):
-        """Of a known model, without autograd."""
+    def forward(self, first, drawn):
+        """Of a known model, without autograd; `drawn`: since the batch, of generators."""
         self.given = len(first) if first is not None and first.dim() else 0
-
+        if drawn and self.given > 0 and self.hub.models.in_eval():
+            self._scores_noise(drawn)
         if self.looked < LOOKED and self.hub.models.in_eval():
             self.begun = self.hub.draws.states(), self.batches, self.hub.places.here()
             self.looked += 1
+
+    def _scores_noise(self, drawn):
+        """A number for each sample and more, in two validations from other states: of a generator
+        that is seeded for each of them they would be the same.
+        """
+        states = {state for _, state, count in drawn if count is None or count >= self.given}
+        at, done = self.hub.places.here(), self.hub.steps.done_now()
+        last, own = self.noisy.get(at, (done, set()))
+        if done != last and states and own and not states & own:
+            self.put("noise_in_eval", at, name=drawn[0][0])
+        self.noisy[at] = done, states if done != last else own | states
 
     def after_forward(self):
         """Of a known model: whether it has drawn what no sample of the batch has one of, twice."""

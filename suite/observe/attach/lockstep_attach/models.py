@@ -782,9 +782,9 @@ class Models:
             return None
         self.depth = 1
         self.forwards += 1
-        self.hub.draws.state = None
+        drawn = self.hub.draws.since()
         self.hub.data.leave("forward")
-        self.hub.misuse.forward(_first_tensor(self.hub.torch, (args, kwargs)))
+        self.hub.misuse.forward(_first_tensor(self.hub.torch, (args, kwargs)), drawn)
         return INSIDE
 
     def _note_forward(self, model, module, args, kwargs):
@@ -797,8 +797,7 @@ class Models:
                 self.inside.drop(module.module)
         model.trained = model.trained or grad
         steps.before_forward(training, grad)
-        if not training:
-            hub.draws.state = None  # what was drawn was for this one: the start of an attack
+        drawn = hub.draws.since() if not training else []  # with grad: the start of an attack
         if not training and not grad:
             hub.data.leave("forward")
         entry = steps.note("forward", model=model.index, training=training, grad=grad)
@@ -817,7 +816,7 @@ class Models:
                     hub.draws.forward(entry, int(first.shape[0]))
             entry["left"] = self._left(model, steps.now.detail)
         elif not training:
-            hub.misuse.forward(_first_tensor(torch, (args, kwargs)))
+            hub.misuse.forward(_first_tensor(torch, (args, kwargs)), drawn)
         if training:
             entry["eval_norms"] = model.eval_norms()
             model.looked = entry if grad and entry["eval_norms"] and steps.now.detail else None
