@@ -52,6 +52,9 @@ bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
                                 const ls_observe_finding *finding);
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
                                 ls_observe_gate gate, ls_observe_headline *out);
+/* The same of a run that was judged: from its lines of verdicts.jsonl and run.json's CORRECT. */
+void ls_observe_verdicts_recall(const cJSON *verdicts, const cJSON *correct, ls_observe_gate gate,
+                                ls_observe_headline *out);
 /* The lines of verdicts.jsonl, as a list: one of each rule, behind them the hints of rules that
  * also have proof ("observe.<rule>.hint"); and the file. */
 cJSON *ls_observe_verdicts_make(const ls_observe_headline *headline,
@@ -76,6 +79,8 @@ typedef struct ls_observe_report {
 } ls_observe_report;
 
 void ls_observe_report_free(ls_observe_report *report);
+/* What the folder's files hold; the caller frees it, also where it fails. */
+ls_status ls_observe_report_read(const char *directory, ls_observe_report *out);
 /* report.md, report.html and junit.xml, from the folder's files. */
 ls_status ls_observe_report_write(const char *directory);
 /* For a terminal of 80 columns: failures, hints, counts, headlines; `verbose`: also what passed,

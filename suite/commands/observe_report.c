@@ -33,7 +33,7 @@ static ls_status take_line(void *context, const cJSON *value, int line)
     return LS_OK;
 }
 
-static ls_status read_report(const char *directory, ls_observe_report *out)
+ls_status ls_observe_report_read(const char *directory, ls_observe_report *out)
 {
     cJSON *summary = NULL;
     *out = (ls_observe_report){NULL, cJSON_CreateArray(), NULL};
@@ -309,7 +309,7 @@ void ls_observe_report_live(const cJSON *verdict, const cJSON *all_verdicts, int
     size_t bytes = 0;
     FILE *to = open_memstream(&all, &bytes);
     LS_MEMORY(to != NULL);
-    LS_TEXT(text, TEXT_BYTES, "a law fails in what the job has done up to step %lld: %s",
+    LS_TEXT(text, TEXT_BYTES, "a law does not hold in what the job has done up to step %lld: %s",
             (long long)step, ls_json_string(verdict, "rule", ""));
     fputs(isatty(STDERR_FILENO) ? "\r\033[K\n" : "\n", to); /* of a progress bar */
     ls_report_lines_print(to, text, 2);
@@ -749,7 +749,7 @@ static ls_status write_page(const ls_observe_report *report, const char *directo
 ls_status ls_observe_report_write(const char *directory)
 {
     ls_observe_report report;
-    ls_status status = read_report(directory, &report);
+    ls_status status = ls_observe_report_read(directory, &report);
     LS_THEN(status, ls_report_junit(directory));
     LS_THEN(status, write_page(&report, directory, ls_report_markdown_form(), "report.md"));
     LS_THEN(status, write_page(&report, directory, ls_html_form(), "report.html"));
@@ -760,7 +760,7 @@ ls_status ls_observe_report_write(const char *directory)
 ls_status ls_observe_report_terminal(const char *directory, FILE *to)
 {
     ls_observe_report report;
-    ls_status status = read_report(directory, &report);
+    ls_status status = ls_observe_report_read(directory, &report);
     if (status == LS_OK) {
         ls_observe_report_print(&report, directory, false, to);
     }

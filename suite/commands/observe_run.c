@@ -265,6 +265,7 @@ static void add_headline(cJSON *run, const ls_observe_headline *headline, const 
     cJSON_AddNumberToObject(correct, "selected", headline->inside);
     cJSON_AddNumberToObject(correct, "claim_cases", headline->inside);
     cJSON_AddNumberToObject(correct, "hints", headline->hints);
+    cJSON_AddBoolToObject(correct, "whole", headline->whole);
 }
 
 static ls_status write_summary(const char *directory, const ls_observe_report *report)
@@ -438,20 +439,12 @@ static ls_status judge_run(const char *directory, const char *job, ls_observe_re
     return ls_observe_report_write(directory);
 }
 
-/* `run`: the folder of the run that the job is of, or NULL. */
-static ls_status print_job(const char *directory, const char *run, bool verbose, FILE *to,
-                           ls_observe_headline *out)
+ls_status ls_observe_run_print(const char *directory, bool verbose, FILE *to,
+                               ls_observe_headline *out)
 {
-    ls_observe_report report = {NULL, NULL, NULL};
-    if (run != NULL) {
-        LS_TEXT(path, PATH_MAX, "%s/run.json", run);
-        LS_TRY(ls_json_read_file(path, &report.run));
-        cJSON_DeleteItemFromObjectCaseSensitive(report.run, "title");
-    } else {
-        report.run = cJSON_CreateObject();
-        LS_MEMORY(report.run != NULL);
-    }
+    ls_observe_report report = {cJSON_CreateObject(), NULL, NULL};
     const char *slash = strrchr(directory, '/');
+    LS_MEMORY(report.run != NULL);
     LS_TEXT(title, 200, "Lockstep, observed job %s", slash == NULL ? directory : slash + 1);
     ls_plain_replace(title, sizeof title);
     cJSON_AddStringToObject(report.run, "title", title);
@@ -463,18 +456,34 @@ static ls_status print_job(const char *directory, const char *run, bool verbose,
     return status;
 }
 
-ls_status ls_observe_run_print(const char *directory, bool verbose, FILE *to,
-                               ls_observe_headline *out)
-{
-    return print_job(directory, NULL, verbose, to, out);
-}
-
-/* Whether the run was judged and its samples were deleted since: another report would say less. */
+/* Whether the run was judged and its samples were deleted since: another judgement would say less.
+ */
 static bool is_thinned(const char *directory, const char *job)
 {
     LS_TEXT(path, PATH_MAX, "%s/jobs/observed/samples", directory);
     return strcmp(job, "observed") == 0 && access(path, F_OK) != 0 &&
            ls_runner_was_finished(directory);
+}
+
+/* What was said of it then. */
+static ls_status print_again(const char *directory, bool verbose, FILE *to,
+                             ls_observe_headline *out)
+{
+    ls_observe_report report = {NULL, NULL, NULL};
+    ls_status status = ls_observe_report_read(directory, &report);
+    ls_log_note("%s: as it was judged; its samples were deleted then (--keep keeps them)",
+                directory);
+    if (status == LS_OK) {
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(report.run, "observed");
+        const cJSON *headline = cJSON_GetObjectItemCaseSensitive(report.run, "headline");
+        ls_observe_gate gate;
+        (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
+        headline = cJSON_GetObjectItemCaseSensitive(headline, "correct");
+        ls_observe_verdicts_recall(report.verdicts, headline, gate, out);
+        ls_observe_report_print(&report, directory, verbose, to);
+    }
+    ls_observe_report_free(&report);
+    return status;
 }
 
 ls_status ls_observe_run_judge(const char *directory, bool verbose, FILE *to,
@@ -486,11 +495,7 @@ ls_status ls_observe_run_judge(const char *directory, bool verbose, FILE *to,
         return explain_nothing(directory, out);
     }
     if (is_thinned(directory, job)) {
-        LS_TEXT(path, PATH_MAX, "%s/jobs/%s", directory, job);
-        ls_log_note("%s: its samples were deleted after it had been judged with them; the report "
-                    "stays as it is",
-                    directory);
-        return print_job(path, directory, verbose, to, out);
+        return print_again(directory, verbose, to, out);
     }
     ls_status status = judge_run(directory, job, &report, out);
     if (status == LS_OK) {

@@ -97,6 +97,16 @@ static void add_names(const ls_observe_headline *h, const ls_observe_result *res
     }
 }
 
+static int code_of(const ls_observe_headline *headline, ls_observe_gate gate)
+{
+    bool shown = headline->correct == LS_CORRECT_YES || !gate.all;
+    bool open = gate.hints && headline->hints > 0;
+    return headline->failed > 0       ? LS_ERR_CHECK
+           : headline->unreadable > 0 ? LS_ERR_INFRA
+           : shown && !open           ? LS_OK
+                                      : LS_ERR_CHECK;
+}
+
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
                                 ls_observe_gate gate, ls_observe_headline *out)
 {
@@ -141,12 +151,31 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
         add_names(out, result, named[i], out->why, sizeof out->why);
     }
     ls_text_add(out->why, sizeof out->why, "%s", part);
-    bool shown = out->correct == LS_CORRECT_YES || !gate.all;
-    bool open = gate.hints && out->hints > 0;
-    out->code = out->failed > 0       ? LS_ERR_CHECK
-                : out->unreadable > 0 ? LS_ERR_INFRA
-                : shown && !open      ? LS_OK
-                                      : LS_ERR_CHECK;
+    out->code = code_of(out, gate);
+}
+
+void ls_observe_verdicts_recall(const cJSON *verdicts, const cJSON *correct, ls_observe_gate gate,
+                                ls_observe_headline *out)
+{
+    const cJSON *line;
+    const char *value = ls_json_string(correct, "value", "");
+    *out = (ls_observe_headline){.whole = ls_json_bool(correct, "whole", true)};
+    out->correct = strcmp(value, "yes") == 0  ? LS_CORRECT_YES
+                   : strcmp(value, "no") == 0 ? LS_CORRECT_NO
+                                              : LS_CORRECT_NOT_SHOWN;
+    cJSON_ArrayForEach(line, verdicts)
+    {
+        ls_verdict_code code = ls_verdict_code_in(line);
+        out->hints += strcmp(ls_json_string(line, "tier", ""), "hint") == 0 && is_wrong(code);
+        if (ls_json_bool(line, "in_claim", false)) {
+            out->inside++;
+            out->passed += ls_verdict_good(code);
+            out->failed += is_wrong(code);
+            out->unreadable += code == LS_INFRA;
+        }
+    }
+    out->open = out->inside - out->passed - out->failed - out->unreadable;
+    out->code = code_of(out, gate);
 }
 
 /* `hint`: that of a rule which also has proof. */

@@ -330,8 +330,8 @@ static int count_of(const char *text, const char *what)
 /* A law that fails is said while the job runs, once, and to the command of --notify. */
 TEST(laws_fail_while_the_job_runs)
 {
-    static const char failed[] = "\na law fails in what the job has done up to step 8: all ranks "
-                                 "hold the same\n  parameters after every step\nnot ok - "
+    static const char failed[] = "\na law does not hold in what the job has done up to step 8: all "
+                                 "ranks hold the\n  same parameters after every step\nnot ok - "
                                  "observe.replicas.step # FAIL after step 2 ranks 0 and 1 hold "
                                  "different\n";
     ended *self = OBSERVE("--out", "live", "--stop", "--notify", "cat >> told", "--", "sh", "-c",
@@ -347,7 +347,7 @@ TEST(laws_fail_while_the_job_runs)
     self = OBSERVE("--out", "live2", "--", "sh", "-c",
                    COPY("apart") "sleep 7; touch \"$LS_OBSERVE_DIR/ended\"");
     ck_assert_int_eq(self->code, 1);
-    ck_assert_int_eq(count_of(self->said, "a law fails"), 1);
+    ck_assert_int_eq(count_of(self->said, "a law does not hold"), 1);
     ck_assert(is_there("live2/jobs/observed/ended"));
 }
 
