@@ -190,19 +190,25 @@ static void decide_machine(const ls_run *run, ls_headline *out)
         free_gb < 0.05 * total_gb; /* where a kernel begins to reclaim memory aggressively */
     ls_text_put(out->machine_value, sizeof out->machine_value, "%s",
                 swaps || tight || crowded ? "not ready" : "ready");
+    char number[40], load[120] = "";
+    if (isfinite(taken)) {
+        ls_text_put(load, sizeof load, "other programs took %.2f of %s", taken,
+                    ls_cores_number(cores, number, sizeof number));
+    }
+    bool first = crowded && !swaps && !tight; /* why it is not ready */
+    ls_text_put(out->machine_why, sizeof out->machine_why, "%s%s", first ? load : "",
+                first ? "; " : "");
     if (swaps) {
-        ls_text_put(out->machine_why, sizeof out->machine_why,
+        ls_text_add(out->machine_why, sizeof out->machine_why,
                     "%lld pages were swapped out meanwhile",
                     (long long)(swapped - run->swapped_pages));
     } else {
-        ls_text_put(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
+        ls_text_add(out->machine_why, sizeof out->machine_why, "%.1f of %.1f GB memory free%s",
                     free_gb, total_gb, tight ? "" : ", nothing swapped out");
     }
     decide_gpus(run, out);
-    if (isfinite(taken)) {
-        char number[40];
-        ls_text_add(out->machine_why, sizeof out->machine_why, "; other programs took %.2f of %s",
-                    taken, ls_cores_number(cores, number, sizeof number));
+    if (load[0] != '\0' && !first) {
+        ls_text_add(out->machine_why, sizeof out->machine_why, "; %s", load);
     }
 }
 
