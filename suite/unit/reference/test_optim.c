@@ -92,6 +92,11 @@ TEST(oracle_knows_every_optimizer)
     ck_assert_int_eq(ls_update_find(""), LS_UPDATE_KINDS);
     for (int i = 0; i < LS_UPDATE_KINDS; i++) {
         ls_update_rule rule = {.kind = ls_update_find(optimizers[i].name), .momentum = 0.9};
+        bool golden = false;
+        for (size_t g = 0; g < sizeof goldens / sizeof *goldens; g++) {
+            golden = golden || goldens[g].rule.kind == rule.kind;
+        }
+        ck_assert_msg(golden, "optim_goldens.py has no %s", optimizers[i].name);
         ck_assert_int_eq(rule.kind, optimizers[i].kind);
         ck_assert_int_eq(ls_update_moments(&rule), optimizers[i].moments);
         for (int m = 0; m < optimizers[i].moments; m++) {

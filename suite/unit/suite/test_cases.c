@@ -293,6 +293,36 @@ TEST(every_case_has_a_requirement_and_every_requirement_a_case)
     ls_matrix_free(&bench);
 }
 
+static bool has_case(const ls_case_list *list, const char *prefix)
+{
+    for (int c = 0; c < list->count; c++) {
+        if (strncmp(list->row[c].id, prefix, strlen(prefix)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+TEST(every_optimizer_has_cases_of_jobs_and_of_kernels)
+{
+    static const char *const names[] = {
+#define LS_OPTIMIZER(KIND, name, ...) #name,
+#include "kernels/optimizers.def"
+#undef LS_OPTIMIZER
+    };
+    ls_case_settings settings = {.seed = 7};
+    ls_case_list list = {0, 0, NULL};
+    ls_cases_all(&settings, &list);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        LS_TEXT(jobs, 60, "optim.%s.", names[i]);
+        LS_TEXT(kernels, 60, "optim.kernel.%s.", names[i]);
+        ck_assert_msg(has_case(&list, jobs), "suite/cases/optim/optim.c has no %s", names[i]);
+        ck_assert_msg(has_case(&list, kernels), "optim_inside.c has no %s", names[i]);
+    }
+    ck_assert(!has_case(&list, "optim.rmsprop."));
+    ls_rows_free(&list);
+}
+
 /* Behind the name of a planted fault stand variables of its jobs' environment and of its bench; its
  * case is made there only. Behind the case stands the verdict that it must have. */
 TEST(a_planted_fault_may_name_a_bench)
