@@ -1,5 +1,5 @@
 /* The subcommands of `lockstep`. Each takes the arguments after its name and returns the exit code:
- * 0 good, 1 CORRECT is not yes, 2 usage, 3 infrastructure, 4 not supported. */
+ * 0 good, 1 a case did not pass, 2 usage, 3 infrastructure, 4 not supported. */
 #ifndef LS_COMMANDS_H
 #define LS_COMMANDS_H
 

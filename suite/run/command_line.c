@@ -30,8 +30,9 @@ static void program_help(const ls_command_row *row, int rows, const char *more)
     putchar('\n');
     ls_usage_text(stdout, 0, "`lockstep COMMAND --help` lists the options of a command.");
     ls_usage_text(stdout, 0,
-                  "Exit codes: 0 good, 1 CORRECT is not yes or SPEED is below the baseline, 2 "
-                  "usage, 3 infrastructure, 4 not supported.");
+                  "Exit codes: 0 good, 1 a case of the claim did not pass (observe: a law failed) "
+                  "or SPEED is below the baseline, 2 usage, 3 infrastructure (observe: nothing was "
+                  "observed; where no law failed it ends with the job's), 4 not supported.");
     if (more[0] != '\0') {
         ls_usage_text(stdout, 0, more);
     }

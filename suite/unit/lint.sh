@@ -280,6 +280,13 @@ grep '\.md$' "$work/files" | while read -r page; do
         [ -z "$linked" ] || [ -e "$(dirname "$page")/$linked" ] || echo "$page: $linked"
     done
 done | breach "a page links to a file that is not there:"
+# A file that a page names as code, but for a pattern (NAME, *).
+grep '\.md$' "$work/files" | grep -v '^CHANGELOG' | while read -r page; do
+    grep -oE '`(suite|kernels|harness|reference|plots)/[a-z0-9_./-]+\.(c|h|cc|cu|py|sh|def|txt|md)`' "$page" | tr -d '`' |
+        while read -r named; do
+            [ -e "$named" ] || echo "$page: $named"
+        done
+done | breach "a page names a file that is not there:"
 
 # Each anchor is a heading of its page.
 grep '\.md$' "$work/files" | while read -r page; do
