@@ -138,7 +138,7 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
     }
     out->correct = out->failed > 0 ? LS_CORRECT_NO : all ? LS_CORRECT_YES : LS_CORRECT_NOT_SHOWN;
     if (claims) {
-        ls_text_put(out->why, sizeof out->why, "%s %s%s%s: %d of %d rules",
+        ls_text_put(out->why, sizeof out->why, "%s %s%s%s: %d of %d laws",
                     out->ddp && out->amp ? "claims" : "claim", out->ddp ? "any-ddp" : "",
                     out->ddp && out->amp ? ", " : "", out->amp ? "any-amp" : "", out->passed,
                     out->inside);
