@@ -1035,6 +1035,8 @@ for epoch in range(3):
 @test
 def parameters_without_memory_are_counted(context):
     """As FSDP2 leaves those that were gathered when the optimizer was built."""
+    if not hasattr(torch.Tensor, "untyped_storage"):
+        return
     code = """
 model, gathered = Net(), nn.Parameter(torch.ones(8))
 optimizer = torch.optim.SGD([*model.parameters(), gathered], lr=0.1)
