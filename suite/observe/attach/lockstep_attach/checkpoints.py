@@ -224,6 +224,9 @@ class Checkpoints:
 
     def _save(self, saved, args, kwargs):
         self.hub.steps.saving()
+        whole = isinstance(saved, (dict, self.hub.torch.nn.Module))
+        if not whole and not self._path(args, kwargs, 1):
+            return False  # a piece of a distributed checkpoint, each tensor by itself
         contents = self._contents(saved)
         event = {
             "event": "save",
