@@ -266,7 +266,7 @@ static bool add_sum(const ls_observe_trace *trace, const char *at, int place, su
     s->links = holds ? s->links + 1 : 0;
     s->sum = sum;
     if (!holds) {
-        memcpy(s->first, given, sizeof s->first);
+        memcpy(s->first, given, (size_t)trace->world * sizeof *given);
     }
     return true;
 }

@@ -68,8 +68,8 @@ static void judge_freed(const ls_observe_rank *rank, ls_observe_finding *out)
             out, LS_FAIL, ls_event_text(optimizer, at, ""),
             "the optimizer was built behind a forward, while the model's parameters were gathered "
             "(fully_shard with reshard_after_forward=False, as its root has it): it holds those, "
-            "and "
-            "not the parts that get gradients",
+            "not "
+            "the parts that get gradients",
             "build the optimizer before the first forward, or behind model.reshard()",
             "%d of an optimizer's %d parameters hold no memory and get no gradient when it steps: "
             "nothing moves what the model has in their place",
