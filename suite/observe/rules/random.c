@@ -373,19 +373,19 @@ static void judge_masks(int rank, const ls_event *mine, const ls_event *theirs, 
                         ls_observe_finding *out)
 {
     const ls_event *mask, *first = NULL;
-    bool alike = true, other = false;
+    bool equal = true, other = false;
     double rows = 0;
     ls_event_each(mask, ls_event_list(mine, masks)) {
         const ls_event *its = mask_like(theirs, mask);
         if (ls_event_number_at(mask, 1) == field) {
-            alike =
-                alike && its != NULL && ls_event_equal(ls_event_at(mask, 3), ls_event_at(its, 3));
+            equal =
+                equal && its != NULL && ls_event_equal(ls_event_at(mask, 3), ls_event_at(its, 3));
             first = first == NULL ? mask : first;
             other = other || !ls_event_equal(ls_event_at(mask, 3), ls_event_at(first, 3));
             rows += ls_event_number_at(mask, 2);
         }
     }
-    if (alike && other && rows >= drawn_rows.value) {
+    if (equal && other && rows >= drawn_rows.value) {
         bool global = draws_globally(mine);
         ls_observe_finding one = {0};
         ls_finding_set(
