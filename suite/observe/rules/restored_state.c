@@ -227,6 +227,20 @@ static bool goes_on(const ls_observe_rank *rank, int optimizer)
     return false;
 }
 
+static const ls_tol several = LS_TOL(
+    2, "parameters with the bits that the first job began with, where all that were loaded hold "
+       "others: an average has those of none");
+
+/* Whether all parameters that a file gave to a model hold others when training begins; of more than
+ * are written, all that are. */
+static bool all_overwritten(const ls_observe_rank *rank)
+{
+    enum { WRITTEN = 64 };
+    int taken = ls_event_int(ls_saved_last_restored(rank, "model"), taken, WRITTEN);
+    int count = ls_event_count(ls_trace_events(rank, overwritten));
+    return count > 0 && count >= (taken < WRITTEN ? taken : WRITTEN);
+}
+
 /* An optimizer's state goes on; weights that it belongs to do not. What puts an average's raw
  * weights back, or normalises them, leaves them much as they were. */
 void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -234,7 +248,7 @@ void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_fin
     for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
         const ls_event *one, *place = NULL;
         ls_job_names names = {0};
-        double most = 0;
+        double all = 0;
         ls_event_each(one, ls_trace_events(&trace->rank[k], overwritten)) {
             double count = ls_event_number(one, count, 0), cosine = ls_event_number(one, cosine, 1);
             bool drawn = count >= compared.value && fabs(cosine) * sqrt(count) < unlike.value;
@@ -244,11 +258,12 @@ void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_fin
                              &group) != NULL &&
                 goes_on(&trace->rank[k], optimizer)) {
                 place = place == NULL ? one : place;
-                most = fmax(most, count);
+                all += count;
                 ls_job_add_name(&names, ls_event_text(one, name, ""));
             }
         }
-        if (most >= compared.value) {
+        if (all >= compared.value ||
+            (names.count >= several.value && all_overwritten(&trace->rank[k]))) {
             ls_finding_set(
                 out, LS_FAIL, ls_event_text(place, at, ""),
                 "between load_state_dict and the first step the weights are drawn again, "

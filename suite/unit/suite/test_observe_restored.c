@@ -383,6 +383,12 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     BEGIN "{\"event\":\"overwritten\",\"name\":\"" name "\",\"full\":\"" name                      \
           "\",\"at\":\"train.py:11\",\"bits\":\"" bits "\",\"count\":" count ",\"cosine\":" cosine \
           "};" STEP("0.2")
+#define OTHER(name, bits)                                               \
+    "{\"event\":\"overwritten\",\"name\":\"" name "\",\"full\":\"" name \
+    "\",\"at\":\"train.py:11\",\"bits\":\"" bits "\",\"count\":4,\"cosine\":0.9};"
+#define OTHERS(taken, first)                                                                   \
+    BEGIN "{\"event\":\"restore\",\"what\":\"model\",\"step\":0,\"params\":3,\"taken\":" taken \
+          "};" OTHER("fc.bias", first) OTHER("fc.weight", "5") STEP("0.2")
 #define UNLIKE(restored)                                                               \
     LOADED("")                                                                         \
     ";" MODEL ";{\"event\":\"restore\",\"what\":\"optimizer\"," restored "};" UNNAMED( \
@@ -689,6 +695,10 @@ static const struct {
      OVERWRITTEN("fc.weight", "5", "256", "0.99"), LS_FAIL, "1 parameters (fc.weight)"},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
      OVERWRITTEN("fc.weight", "5", "255", "0.99"), LS_PASS, ""},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"), OTHERS("2", "1"), LS_FAIL,
+     "2 parameters (fc.bias, fc.weight)"},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"), OTHERS("3", "1"), LS_PASS, ""},
+    {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"), OTHERS("2", "2"), LS_PASS, ""},
     {"/a/", BEGAN_WITH("5") STEP("0.2") ";" ALL_SAVED("1"),
      OVERWRITTEN("fc.bias", "5", "256", "0.99"), LS_PASS, ""},
     /* a schedule: anew; by the count; with its state; in another epoch; a course that came back,
