@@ -193,7 +193,7 @@ static const ls_tol unlike =
               "that was drawn without it");
 static const ls_tol compared =
     LS_TOL(256, "elements: of fewer, those of an average may be as unlike, and a job may set a few "
-                "anew on purpose");
+                "again on purpose");
 
 /* Whether the writer's training began with these bits in the parameter of that name. */
 static bool began_with(const ls_observe_trace *writer, const ls_event *overwritten)
@@ -248,7 +248,7 @@ void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_fin
     for (int k = 0; k < trace->world && ls_verdict_good(out->verdict.code); k++) {
         const ls_event *one, *place = NULL;
         ls_job_names names = {0};
-        double all = 0;
+        double most = 0;
         ls_event_each(one, ls_trace_events(&trace->rank[k], overwritten)) {
             double count = ls_event_number(one, count, 0), cosine = ls_event_number(one, cosine, 1);
             bool drawn = count >= compared.value && fabs(cosine) * sqrt(count) < unlike.value;
@@ -258,11 +258,11 @@ void ls_restored_judge_overwritten(const ls_observe_trace *trace, ls_observe_fin
                              &group) != NULL &&
                 goes_on(&trace->rank[k], optimizer)) {
                 place = place == NULL ? one : place;
-                all += count;
+                most = fmax(most, count);
                 ls_job_add_name(&names, ls_event_text(one, name, ""));
             }
         }
-        if (all >= compared.value ||
+        if (most >= compared.value ||
             (names.count >= several.value && all_overwritten(&trace->rank[k]))) {
             ls_finding_set(
                 out, LS_FAIL, ls_event_text(place, at, ""),
