@@ -7,12 +7,19 @@
  *
  *     TEST_MAIN("core", .timeout_s = 60, .before = make_folder)
  *
- * Programs with several cases, each with its fixture, use Check's own macros and run_suite. */
+ * Programs with several cases, each with its fixture, use Check's own macros and run_suite.
+ *
+ * What this header and the others of suite/unit include, a test does not include again. */
 #ifndef LS_UNIT_RUN_SUITE_H
 #define LS_UNIT_RUN_SUITE_H
 
 #include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define RANGE_TEST(name, from, to)                                                     \
     static void name##_fn(int _i);                                                     \

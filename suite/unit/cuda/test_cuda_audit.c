@@ -1,14 +1,6 @@
 /* The audit of a step on the emulated device: a clean step passes at every level; a wrong first or
  * last element of any output of any operation is found, and nothing else; convolution engines with
  * a mistake end a run with exit code 1, by name. */
-#include <check.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "suite/unit/reference/audit_bench.h"
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"

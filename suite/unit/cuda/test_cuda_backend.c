@@ -1,13 +1,8 @@
 /* The CUDA backend's table without plans and kernels: device, memory, streams, events, graphs, the
  * wait hook, and the NUMA node, on the emulated runtime. */
-#include <check.h>
 #include <limits.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/cuda/backend.h"
 #include "suite/emulation/runtime/emulate.h"

@@ -1,10 +1,5 @@
 /* Rates and passes on the emulated device: every pass has a time and its bytes, and the bytes add
  * up to the traffic model's value for ResNet-50. The times themselves are meaningless here. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/passes.h"
 #include "kernels/traffic.h"
 #include "reference/model/model.h"

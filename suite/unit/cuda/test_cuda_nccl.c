@@ -1,13 +1,9 @@
 /* The NCCL engine on NCCL emulated between processes: every operation, type and size, order between
  * streams, graphs, registered memory, ranks that share a device, and the errors a rank sees when
  * another is late, gone, or calls another operation. */
-#include <check.h>
 #include <pthread.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/file.h"
-#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/comm/exercise.h"
 #include "cuda_memory.h"

@@ -3,8 +3,6 @@
 #include "kernels/cuda/ops.h"
 #include "suite/unit/run_suite.h"
 
-#include <stdio.h>
-
 #include "place.h"
 
 /* One rounding of f32. */

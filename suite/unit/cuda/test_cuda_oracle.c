@@ -1,13 +1,6 @@
 /* The judge's loops on a device against those of the CPU: every product and both batch norms, over
  * shapes, strides, uneven shares and channel counts that do not fill a vector; then whole steps. On
  * the emulation. */
-#include <check.h>
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "kernels/kernels.h"
 #include "reference/oracle/loops.h"
 #include "reference/oracle/nettab.h"

@@ -1,7 +1,5 @@
 /* The trainer on an emulated asynchronous device: the same bits come out however its work is
  * launched, ordered and delayed. */
-#include <math.h>
-
 #include "reference/data/make.h"
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"

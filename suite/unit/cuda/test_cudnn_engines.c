@@ -4,12 +4,6 @@
  *   test_cudnn_engines                                     the test
  *   test_cudnn_engines DEVICE ARCH BATCH SIZE TYPE [deterministic] [tf32]
  *                      what would be taken: H200 resnet50 256 224 fp16 */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kernels/cuda/conv/conv_internal.h"
 #include "suite/unit/run_suite.h"
 #include "cudnn_described.h"
 

@@ -7,9 +7,7 @@
  *
  * DRIVER: a libcuda.so for engines that are compiled at run time; the toolkit's stub does
  * (lib64/stubs/libcuda.so), and "-" is none: then cuDNN does not offer those engines. */
-#include <check.h>
 #include <dlfcn.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "kernels/cuda/conv/conv.h"

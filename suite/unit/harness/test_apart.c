@@ -1,16 +1,11 @@
 /* Nodes that do not share the bench's disk: files over a stream of lines, and jobs on hosts that a
  * script plays here, with folders of their own and the marker of the bench's disk out of sight. */
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/hosts/apart.h"
 #include "harness/hosts/probe.h"
@@ -18,8 +13,6 @@
 #include "harness/run/job.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

@@ -1,13 +1,5 @@
 /* A run in an archive: each command that reads a run says of it what it says of the folder, names
  * the archive where it cannot, and leaves nothing behind. The run is that of one H200. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 #include "suite/unit/suite/suite_fake.h"
 

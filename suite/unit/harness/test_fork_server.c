@@ -1,13 +1,8 @@
 /* Ranks that a fork server starts: their parent, arguments, environment, log and end. The server is
  * Python, as those of trainers are. */
-#include <check.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/process/fork_server.h"
 #include "kernels/core/clock.h"

@@ -1,12 +1,9 @@
 /* The door of the store: connections without the job's token neither get in nor in the way, and a
  * listener without it learns nothing. */
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,15 +1,10 @@
 /* Whatever ends lockstep-launch or lockstep conform, nothing that their ranks started is left. */
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/process/guard.h"
 #include "harness/process/proc.h"

@@ -1,23 +1,14 @@
 /* Lists of hosts: how they are parsed, and the message for a wrong one. */
-#include <check.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include "kernels/core/path.h"
 #include "kernels/core/cores.h"
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/probe.h"
-#include "harness/hosts/remote.h"
 #include "harness/machine/machine.h"
 #include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"

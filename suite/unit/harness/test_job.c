@@ -1,23 +1,15 @@
 /* A job: what its ranks find, what its record says however it ends, and that a finished one is not
  * run again. */
-#include <check.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/core/cores.h"
-#include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
 #include "harness/run/job.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/played_ssh.h"
 #include "suite/unit/run_suite.h"

@@ -1,21 +1,14 @@
 /* Lacks of a machine: what a job's end and its logs say of them, what a program does without memory
  * or threads, and that a verdict then blames the machine. */
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/run/record.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
-#include "kernels/core/path.h"
 #include "kernels/core/usage.h"
-#include "kernels/core/text.h"
 #include "suite/suite.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

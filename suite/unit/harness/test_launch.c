@@ -1,16 +1,11 @@
 /* `lockstep-launch` from the outside: the environment of its ranks, the failure that it reports,
  * the messages for wrong arguments. Runs the built program in the folder above this one. */
-#include <check.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/core/cores.h"
 #include "harness/machine/machine.h"

@@ -1,20 +1,12 @@
 /* A machine: what other programs take of it, from two readings, and what describes it. */
-#include <check.h>
-#include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/cores.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 

@@ -2,18 +2,11 @@
  * part of a value is run, and the value arrives unchanged or is refused by name. And what make says
  * of a machine's Gloo. The real Makefile, variables.sh and tables run in a tree whose programs only
  * record their arguments. */
-#include <check.h>
 #include <glob.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 

@@ -1,9 +1,4 @@
 /* How a spec becomes a job: its name, its command, its facts and an estimate of its time. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "harness/process/proc.h"
 #include "harness/run/matrix.h"
 #include "kernels/core/path.h"

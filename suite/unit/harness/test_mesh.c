@@ -1,13 +1,11 @@
 /* Connections between all pairs of ranks: each ends at the right rank, and who is missing is named.
  */
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 
 #include "harness/store/gate.h"
 #include "harness/store/mesh.h"

@@ -1,13 +1,7 @@
 /* GPUs through a played NVML: what it says becomes facts, findings, verdicts and exit codes. */
-#include <check.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #if defined(__has_include)
 #if __has_include(<nvml.h>)
@@ -21,9 +15,7 @@
 
 #include "harness/machine/machine.h"
 #include "harness/machine/nvml.h"
-#include "kernels/core/path.h"
 #include "harness/machine/preflight.h"
-#include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/caught.h"

@@ -1,9 +1,5 @@
 /* `lockstep pairs`: who meets whom in a round, and which node or link is named, of invented times.
  */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-
 #include "kernels/core/json.h"
 #include "reference/comm/exercise.h"
 #include "suite/commands/commands.h"

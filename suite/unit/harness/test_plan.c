@@ -1,10 +1,4 @@
 /* `lockstep plan`: the model against sums by hand, and a whole plan of an invented run. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/json.h"
 #include "suite/commands/commands.h"
 #include "suite/commands/cluster/plan_internal.h"

@@ -1,16 +1,12 @@
 /* Child processes: how they end, how they are ended, and that nothing is left behind. */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"

@@ -1,9 +1,4 @@
 /* One folder of a job, read strictly (for judging) and leniently (for reporting). */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "kernels/core/path.h"
 #include "suite/suite.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

@@ -1,25 +1,18 @@
 /* Jobs on other machines, with a shell script in place of ssh and of srun: it runs the command it
  * is given here, so that everything but the network is the real thing. */
-#include <check.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/run/job.h"
 #include "harness/run/matrix.h"
-#include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "suite/suite.h"
-#include "kernels/core/path.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

@@ -1,20 +1,10 @@
 /* What timed jobs are compared with, from an invented run whose every step time is known: the same
  * world without reduction, one rank with DDP, the global batch on one rank, memory, repeated runs.
  */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "harness/report/figures.h"
-#include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "harness/report/report.h"
-#include "harness/report/tables/table.h"
-#include "kernels/core/text.h"
-#include "kernels/core/path.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"

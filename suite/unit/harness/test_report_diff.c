@@ -1,14 +1,7 @@
 /* Differences of two runs: rows of the same job, speeds with and without a gate, verdicts. */
-#include <check.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "harness/report/files.h"
-#include "harness/report/report.h"
-#include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"

@@ -1,21 +1,10 @@
 /* A report of GPUs, from an invented run on four of which one is slow: its table, its figure, its
  * lines, and what SPEED says. `test_report_gpus DIR` leaves that run in DIR to be looked at. */
-#include <check.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "kernels/core/path.h"
-#include "harness/report/report.h"
 #include "harness/report/figures.h"
-#include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "harness/report/tables/table.h"
-#include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/golden.h"

@@ -1,12 +1,6 @@
 /* A job in words: how it ended, which gradient checks it has, why a figure is no result; numbers.
  */
-#include <check.h>
-#include <math.h>
-#include <string.h>
-
-#include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "kernels/core/text.h"
 #include "test_report_run.h"
 #include "suite/unit/run_suite.h"
 #include "harness/report/figures.h"

@@ -1,9 +1,5 @@
 /* Which jobs of a run are compared with each other, and with what result, over jobs in memory: for
  * each kind of pair, everything in which the two may not differ; and the speed of one job. */
-#include <check.h>
-#include <math.h>
-#include <string.h>
-
 #include "harness/report/figures.h"
 #include "harness/report/job.h"
 #include "kernels/core/text.h"

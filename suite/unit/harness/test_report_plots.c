@@ -1,21 +1,11 @@
 /* Figures of a report, drawn by a played gnuplot: how it is called, what it cannot draw, a signal;
  * the trace of a run and the table of its timeline. */
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "harness/report/files.h"
-#include "harness/report/job.h"
-#include "harness/report/report.h"
-#include "harness/report/tables/table.h"
-#include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"

@@ -1,16 +1,7 @@
 /* Tables of a report, heads that are read back, labels, the title and rows of the gradient errors;
  * reports of unusual runs; pages in Markdown and HTML: each element, and each character that would
  * be markup or is broken. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "harness/report/job.h"
 #include "harness/report/page.h"
-#include "harness/report/tables/table.h"
-#include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"

@@ -1,21 +1,15 @@
 /* Simulated nodes with a network of their own: the commands that make it, and, where this machine
  * lets us, that the nodes reach each other and nothing else, and that nothing is left behind. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/hosts/simnet.h"
 #include "kernels/core/path.h"

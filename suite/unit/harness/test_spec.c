@@ -1,8 +1,5 @@
 /* Roles by name, and a spec that comes back from the facts of job.json as it was written. */
-#include <check.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "harness/run/matrix.h"
 #include "kernels/core/json.h"

@@ -1,9 +1,4 @@
 /* Statistics against values known from elsewhere, and intervals against what they promise. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "harness/report/stats.h"
 #include "kernels/core/rng.h"
 #include "suite/unit/golden.h"

@@ -1,16 +1,13 @@
 /* The rendezvous store: the value of a key, the deadlines of waits, and the message of each rank if
  * the world does not come together. Messages are read from the ranks' standard error. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store.h"
 #include "harness/store/store_server.h"
 #include "suite/unit/run_suite.h"
 #include "world.h"

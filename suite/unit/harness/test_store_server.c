@@ -1,18 +1,13 @@
 /* The store's server from outside: where it listens, whom it admits, what it answers and when, and
  * when it ends. */
 #include <arpa/inet.h>
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <malloc.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "harness/store/gate.h"
-#include "harness/store/store.h"
 #include "harness/store/store_server.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"

@@ -1,15 +1,10 @@
 /* What is printed while a program waits, when, and what the probes of a job's ranks find. */
-#include <check.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "harness/hosts/awaited.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"

@@ -1,15 +1,9 @@
 /* The parts below everything: rounding to half (every value, every tie), random numbers against
  * published answers, fingerprints, lines of JSON, memory, words, command lines, optimizers. */
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/digest.h"

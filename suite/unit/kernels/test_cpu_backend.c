@@ -1,13 +1,7 @@
 /* The CPU backend around its plans: threads, its description, memory, copies, streams and events,
  * and the lower bound that its convolutions set. */
-#include <check.h>
-#include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"

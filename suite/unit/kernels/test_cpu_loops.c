@@ -1,10 +1,5 @@
 /* The loops of the CPU backend, every vector variant against plain double: batch norm, pooling,
  * conversions. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/loops.h"

@@ -1,12 +1,8 @@
 /* Single operations of the CPU backend: convolution and linear on integers, where every partial sum
  * is exact and the answer must be equal to the last bit; SyncBN over two plans against one plan of
  * both batches. */
-#include <check.h>
-#include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"

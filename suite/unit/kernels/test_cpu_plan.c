@@ -1,13 +1,7 @@
 /* Gradients of whole small networks on the CPU backend against the interpreter, on the subject's
  * own or on forced branches, judged by what ideal rounding costs (the bound of the conformance
  * suite); and steps of such networks. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"

@@ -1,9 +1,6 @@
 /* Reading a file line by line: lines of every length, a last one without its newline, files that
  * are refused. */
-#include <check.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"

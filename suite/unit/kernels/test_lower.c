@@ -1,9 +1,6 @@
 /* A network as backends run it (kernels/lower.c, grad_layout.c): its operations, their memory, what
  * others ask about them, and refusals; that what an operation reads while it writes is not written
  * over; and the checks that plans of every backend share (plan_check.c). */
-#include <check.h>
-#include <stdlib.h>
-
 #include "kernels/lowered.h"
 #include "kernels/plan_check.h"
 #include "reference/model/model.h"

@@ -1,10 +1,6 @@
 /* The multi-tensor operations of the CPU backend: the scaler, every position of a non-finite value,
  * guards around every buffer, and the same bits from every vector variant and number of threads; of
  * optimizers the rounding of each operation, masters and their copies. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/multi/multi_variant.h"

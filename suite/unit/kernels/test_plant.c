@@ -1,9 +1,5 @@
 /* Planted faults: what the environment asks for is on, where and when it asks, and nothing else; in
  * the normal build the macro is its first expression. */
-#include <check.h>
-#include <stdbool.h>
-#include <stdlib.h>
-
 #include "kernels/core/plant.h"
 #include "suite/unit/run_suite.h"
 

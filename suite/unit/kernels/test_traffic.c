@@ -1,9 +1,5 @@
 /* The traffic model (kernels/traffic.c): ResNet-50's bytes per image by kind of pass against a
  * count made by hand from its list of layers, and what each way to move fewer bytes leaves out. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-
 #include "kernels/traffic.h"
 #include "reference/model/model.h"
 #include "suite/unit/run_suite.h"

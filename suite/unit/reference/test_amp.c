@@ -1,12 +1,6 @@
 /* The amp library on a device of plain memory that records what the library asks of it: each
  * refused call in one whole line, the tensors of a group, the arguments of a step, and that a
  * handle gives back what it took, whichever call failed. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/math/scaler.h"
 #include "reference/amp/amp.h"
 #include "suite/unit/caught.h"

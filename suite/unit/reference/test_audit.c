@@ -1,11 +1,6 @@
 /* The audit of a step on the CPU: clean steps pass at every level, type, batch and block of
  * channels, at awkward sizes and with ranks; a wrong first or last element of any output of any
  * operation is found, and nothing else. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "suite/unit/cuda/emulated_run.h"
 #include "suite/unit/run_suite.h"
 #include "audit_bench.h"

@@ -1,11 +1,6 @@
 /* Bucket layouts: the rows that torch 1.13's bucket assignment printed and Apex's rule
  * (apex/parallel/distributed.py), both dialects' layouts of every iteration, and their form as
  * numbers. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/digest.h"
 #include "reference/ddp/buckets.h"
 #include "reference/model/model.h"

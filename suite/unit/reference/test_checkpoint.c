@@ -1,19 +1,10 @@
 /* Checkpoints: a written one is read back bit for bit, and a file that does not fit changes
  * nothing. */
-#include <check.h>
 #include <dirent.h>
 #include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <unistd.h>
 
-#include "kernels/core/digest.h"
-#include "kernels/core/file.h"
-#include "kernels/core/text.h"
-#include "kernels/optimizers.h"
 #include "reference/train/checkpoint/checkpoint.h"
 #include "reference/train/ways/join.h"
-#include "reference/comm/comm.h"
 #include "reference/files/safetensors.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"

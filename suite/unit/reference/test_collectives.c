@@ -1,10 +1,6 @@
 /* `lockstep-collectives` as it is run: the rows of its table, every event of two ranks, barriers
  * that one of them reaches late. Runs the built programs in the folder above this one. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/core/status.h"
 #include "suite/unit/golden.h"

@@ -1,8 +1,5 @@
 /* The engines: every operation, type and size over 1 to 5 forked ranks on data whose sums are
  * exact; both transports alike. */
-#include <check.h>
-#include <math.h>
-
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "suite/unit/run_suite.h"

@@ -1,6 +1,5 @@
 /* The engines with operations under way: their order; what survivors see when a rank dies, does not
  * come or aborts. */
-#include <check.h>
 #include <poll.h>
 #include <pthread.h>
 #include <dirent.h>

@@ -1,11 +1,4 @@
 /* Augmentation, synthetic images, folders and the pictures made for them. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "kernels/core/digest.h"
 #include "kernels/core/rng.h"
 #include "reference/data/dataset.h"

@@ -1,12 +1,7 @@
 /* The reducer: where gradients lie, in which order buckets begin, and the arithmetic around the
  * sum. The engine is a stand-in for W ranks that all hold the same gradients: its sum is W times
  * the buffer, rounded once. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-
 #include "reference/ddp/ddp.h"
-#include "reference/model/model.h"
 #include "suite/unit/run_suite.h"
 #include "host_trainer.h"
 

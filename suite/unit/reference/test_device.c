@@ -1,10 +1,6 @@
 /* A device as the trainer opens it, and tensors that go to it and come back as f32: over a device
  * that copies only when it is waited for, from memory with nothing around it. */
-#include <check.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "harness/machine/machine.h"

@@ -1,20 +1,11 @@
 /* Event lines: members, spelling of bits and digests, one line each; nothing without a directory; a
  * full disk is not silent. Training curves: records, checksums and values, read by a reader of the
  * test's own. */
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "kernels/core/json.h"
-#include "kernels/core/path.h"
 #include "kernels/core/usage.h"
-#include "kernels/core/text.h"
 #include "reference/ddp/buckets.h"
 #include "reference/files/events.h"
 #include "reference/model/model.h"

@@ -1,12 +1,7 @@
 /* The exercise of collectives on an engine that is this test: what it asks for, what it counts
  * where the engine is right and where it is wrong in one place, and its rates. */
-#include <check.h>
-#include <math.h>
-#include <string.h>
-
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
-#include "kernels/core/half.h"
 #include "reference/comm/exercise.h"
 #include "suite/unit/run_suite.h"
 #include "host_device.h"

@@ -1,9 +1,5 @@
 /* The Gloo engine's two operands: every type and operator against plain expressions, at any
  * alignment, NaN and signed zeros included; a rank's place in groups of the world. */
-#include <check.h>
-#include <math.h>
-#include <string.h>
-
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
 #include "reference/comm/exercise.h"

@@ -1,12 +1,7 @@
 /* The loader: the same batches from any number of threads, from any step on, and errors that arrive
  * with the batch they belong to. */
-#include <check.h>
 #include <dirent.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"

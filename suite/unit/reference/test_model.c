@@ -1,10 +1,5 @@
 /* Networks: counts, names and order of torchvision 0.14 and of the CIFAR paper
  * (He et al. 2015), torch's order of backward and the statistics of the initial values. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/text.h"
 #include "reference/model/model.h"
 #include "suite/unit/run_suite.h"

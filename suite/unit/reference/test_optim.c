@@ -1,12 +1,6 @@
 /* The oracle's optimizers against PyTorch's in float64 (LAMB and LARS: numpy), and the comparison
  * of a dump's step: right ones pass, planted ones do not. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 #include "reference/oracle/update.h"
 #include "reference/files/safetensors.h"

@@ -2,13 +2,7 @@
  * that names the option (numerics.md section 7), options that are valid but not offered; and the
  * types and scales that follow from the options (numerics.md section 1). */
 #include <cjson/cJSON.h>
-#include <check.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "reference/explain/explain.h"
 #include "reference/options/options.h"

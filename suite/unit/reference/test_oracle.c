@@ -1,14 +1,9 @@
 /* The oracle's step: its gradients are the slopes of its loss, in both forms of batch norm, with
  * accumulation and in every kind of network; results do not depend on threads; forced own branches
  * change nothing. */
-#include <check.h>
 #include <dirent.h>
 #include <float.h>
-#include <math.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/path.h"
 #include "reference/model/model.h"

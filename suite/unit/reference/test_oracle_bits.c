@@ -1,10 +1,6 @@
 /* The oracle's rounding: every value of both half types, their midpoints and the neighbours of
  * those. */
-#include <check.h>
-#include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "reference/oracle/bits.h"
 #include "suite/unit/run_suite.h"

@@ -1,9 +1,5 @@
 /* Reading picture files: right pixels, and a named error for every file that is not whole. */
-#include <check.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <jpeglib.h>
 #include <png.h>

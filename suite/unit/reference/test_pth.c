@@ -1,13 +1,6 @@
 /* Files of torch.save: pickles as torch writes them are read, whatever a hostile one names or
  * claims is refused by name and nothing is called, and what a run takes of such a file stands in
  * its place. The pickles are written here, operation by operation. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "reference/files/pth.h"

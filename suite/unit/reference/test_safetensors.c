@@ -1,25 +1,19 @@
 /* safetensors files: written files are read back, by us and by a reader that knows only the format;
  * a broken file of any kind is refused before any of it is used; a full disk leaves no file behind.
  */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/rng.h"

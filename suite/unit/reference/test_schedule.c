@@ -1,10 +1,5 @@
 /* Schedules against values that torch.optim.lr_scheduler printed and Apex's ImageNet script
  * (examples/imagenet/main_amp.py). */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/digest.h"
 #include "reference/options/schedule.h"
 #include "suite/unit/run_suite.h"

@@ -1,18 +1,11 @@
 /* What the trainer decides before and after the arithmetic: its place in the job, the device,
  * digests, and when a run is over. */
-#include <check.h>
 #include <cjson/cJSON.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "kernels/core/digest.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
 #include "reference/state/digest.h"
-#include "reference/model/model.h"
 #include "reference/state/optim.h"
 #include "reference/options/world.h"
 #include "reference/train/ways/join.h"

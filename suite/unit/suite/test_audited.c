@@ -1,9 +1,5 @@
 /* Which steps of a timed job are audited, and the judge of their events, on jobs whose events are
  * wrong in one place. */
-#include <check.h>
-#include <math.h>
-
-#include "kernels/core/path.h"
 #include "reference/data/loader.h"
 #include "reference/train/audit/audit.h"
 #include "suite/cases/rows.h"

@@ -4,19 +4,9 @@
  *
  *   build/unit/test_broken_runs               a few (make check)
  *   build/unit/test_broken_runs COUNT SEED    so many, drawn; COUNT 0: all, of a bench, too */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "hostile_files.h"
-#include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 
 enum { QUICK = 8, LIMIT_S = 120, MAKE_S = 900 /* a bench, on a machine that does other things */ };

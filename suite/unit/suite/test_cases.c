@@ -1,10 +1,5 @@
 /* Judges against records that are wrong in one place each: every planted fault is caught, and a
  * clean record raises nothing. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <math.h>
-
 #include "suite/cases/collectives/collectives.h"
 #include "suite/cases/rows.h"
 #include "suite/detect/detect_internal.h"
@@ -13,8 +8,6 @@
 #include "suite/judge/judges.h"
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/run/select.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

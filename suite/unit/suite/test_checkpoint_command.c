@@ -1,10 +1,4 @@
 /* `lockstep checkpoint`: what it says of each kind of file, and what it writes. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "kernels/core/file.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

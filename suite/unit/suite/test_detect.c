@@ -1,13 +1,7 @@
 /* What counts as a caught mistake: the expected verdict and cause, never a crash; and what a run of
  * many ends with. The same rule in C (`lockstep detect`) and in Python (make peers, the gallery).
  */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"

@@ -1,11 +1,4 @@
 /* Each mistake, planted in a right gradient, is named; noise alone is not explained. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/oracle.h"

@@ -1,11 +1,5 @@
 /* Causes that records show: the first digest that differs, between ranks and after a resume; last
  * messages and end events; a loss scale and its mistakes. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "kernels/core/path.h"
 #include "suite/judge/diagnose.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

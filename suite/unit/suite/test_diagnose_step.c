@@ -1,11 +1,5 @@
 /* Optimizer steps with one mistake each, computed here, are given their cause. */
-#include <check.h>
-#include <math.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"

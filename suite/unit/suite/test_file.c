@@ -1,24 +1,17 @@
 /* Whatever stands under a file's name: each reader takes regular files only, and returns at once.
  * And writing: a path has its old content or the new one, and nothing is left next to it. */
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "harness/run/record.h"
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/data/picture.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/dumpfile.h"

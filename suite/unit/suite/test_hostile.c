@@ -7,26 +7,15 @@
  * A kind spoils one thing in a folder that lockstep-train has written and `lockstep judge` has
  * passed, or is a subject of `lockstep conform` (then this program is started as
  * `test_hostile subject KIND SEED ...`), which may train first and spoil what it wrote. */
-#include <check.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/rng.h"
-#include "kernels/core/text.h"
 #include "hostile_files.h"
 #include "suite/unit/run_suite.h"
 

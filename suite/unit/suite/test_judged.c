@@ -1,12 +1,6 @@
 /* Records of a foreign trainer that are wrong in one place: what `lockstep judge` prints and
  * returns.
  */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-
-#include "kernels/core/path.h"
 #include "suite/judge/judges.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"

@@ -1,12 +1,5 @@
 /* Shards of a conformance run and `lockstep merge`: the verdict on the claim, and what is refused.
  */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 

@@ -1,18 +1,9 @@
 /* Messages for bad input: one line that names the value, its place and the allowed values, and an
  * exit code, before anything is run or written. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <glob.h>
-#include <stdio.h>
-#include <unistd.h>
 
-#include "kernels/core/path.h"
 #include "kernels/core/usage.h"
 #include "kernels/core/status.h"
-#include "kernels/core/text.h"
 #include "suite/unit/run_suite.h"
 #include "suite/unit/shell.h"
 #include "suite_fake.h"

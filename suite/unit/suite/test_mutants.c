@@ -1,9 +1,4 @@
 /* Which single changes a source offers, and the source with one of them. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/mutate/mutate_parts.h"

@@ -1,10 +1,4 @@
 /* The judges of timed jobs, on records whose losses and times are known. */
-#include <check.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/text.h"
 #include "suite/cases/rows.h"
 #include "suite/suite.h"

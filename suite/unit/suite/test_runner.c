@@ -1,13 +1,7 @@
 /* The runner with an invented trainer: equal jobs run once, a crash is one case's and the matrix
  * goes on, an interrupted run is picked up. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <signal.h>
-#include <stdio.h>
 
-#include "kernels/core/path.h"
 #include "suite/cases/rows.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
@@ -15,7 +9,6 @@
 #include "suite_fake.h"
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/text.h"
 #include "kernels/core/json.h"
 #include "suite/unit/junit_read.h"
 

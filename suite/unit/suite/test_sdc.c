@@ -1,11 +1,5 @@
 /* Who has other bits: invented records, and a real job in which one rank is given another learning
  * rate in the place of a broken device. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "harness/run/job.h"
 #include "kernels/core/text.h"
 #include "suite/run/run.h"

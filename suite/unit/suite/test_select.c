@@ -1,9 +1,4 @@
 /* Lists, claims, waivers, shares, variables, words that are nearly right. */
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "suite/run/headline.h"
 #include "suite/run/budget.h"

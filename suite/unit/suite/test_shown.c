@@ -1,12 +1,4 @@
 /* Commands that measure say of how much, and do not end well where that is nothing. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/files/safetensors.h"
 #include "suite/commands/bounds_internal.h"
 #include "suite/commands/turns.h"

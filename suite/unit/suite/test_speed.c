@@ -1,8 +1,4 @@
 /* SPEED against a former run: values within the band, below it, and values that do not gate. */
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "kernels/core/text.h"

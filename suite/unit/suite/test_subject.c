@@ -1,21 +1,14 @@
 /* Subjects that break the protocol, one way each: what the runner says of them. Shell scripts of a
  * few lines stand for trainers. */
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "suite/cases/rows.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/judge/judges.h"
-#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
-#include "kernels/core/text.h"
 
 /* $here: the test's folder; $out: this rank's events. The functions write what a good subject
  * writes. */

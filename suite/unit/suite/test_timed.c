@@ -1,15 +1,7 @@
 /* Two gradients compared part by part: each planted fault is found, with its kind and position;
  * differences from the order of sums are not faults. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include "harness/run/matrix_bench.h"
-#include "kernels/core/text.h"
 #include "kernels/core/rng.h"
-#include "kernels/core/path.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
 #include "suite/cases/gradients/timed_parts.h"

@@ -1,15 +1,9 @@
 /* How a job's end becomes a verdict, and verdicts become the headline. */
-#include <check.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
-#include "kernels/core/path.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
