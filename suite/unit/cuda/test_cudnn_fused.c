@@ -86,7 +86,7 @@ static answer ask(const ls_conv_target *target, const struct pattern *p, const l
     ls_conv_key key = {
         .shape = *shape, .type = type, .deterministic = true, .workspace_limit = INT64_C(1) << 30};
     fused g = fused_begin(target, shape, type);
-    p->build(&g);
+    p->build(&g, p->with);
     fused_finish(&g);
     if (g.status != CUDNN_STATUS_SUCCESS) {
         out.verdict = NO_GRAPH;
