@@ -185,114 +185,37 @@ static void read_lists(fuzz *f, const bytes *b)
     ls_select_free(&list);
 }
 
-/* Command lines of lockstep-train: words that are right alone, in any company, then mutated. */
+/* Command lines of lockstep-train: those that its unit test accepts, in any company, then mutated.
+ */
 static void seed_options(fuzz *f)
 {
-    fuzz_add_seed_text(f, "-a resnet8 -b 4 --image-size 16 --steps 7 --opt-level O2 --half bf16 "
-                          "--loss-scale dynamic --dump-steps 1,2,5 --seed 7 --lr 0.1");
+    char path[PATH_BYTES];
+    LS_ASSERT(ls_path_find("suite/unit/reference/expected/options.txt", path, sizeof path));
+    fuzz_add_seed_file(f, path);
+    fuzz_add_seed_text(f, "\n0 --deterministic --find-unused --num-classes=1 --timeout=5\n"
+                          "0 --growth-interval=3 --resume=/tmp/x --keep-batchnorm-fp32=True\n"
+                          "0 --sync-bn --sync-bn-group=3\n0 --master_weights=False --\n");
+}
+
+/* A line from a random place on; "0 ARGUMENTS" or "0 rank 0 of 2 -: ARGUMENTS" is accepted. */
+static const char *any_arguments(fuzz *f)
+{
+    const bytes *from = &f->seed[fuzz_below(f, 4) == 0];
+    const char *all = (const char *)from->at, *line = NULL;
+    while (line == NULL) {
+        line = strstr(all + fuzz_below(f, from->count), "\n0 ");
+    }
+    const char *arguments = strstr(line + 1, ": ");
+    bool ranks = strncmp(line + 1, "0 rank ", 7) == 0;
+    return ranks && arguments != NULL ? arguments + 2 : line + 3;
 }
 
 static void make_options(fuzz *f, bytes *b)
 {
-    static const char *const words[] = {"-a resnet8",
-                                        "-a resnet18",
-                                        "-b 4",
-                                        "-b 1",
-                                        "--image-size=16",
-                                        "--image-size=8",
-                                        "--steps=7",
-                                        "--epochs=2",
-                                        "--num-classes=1",
-                                        "--opt-level=O0",
-                                        "--opt-level=O1",
-                                        "--opt-level=O2",
-                                        "--opt-level=O3",
-                                        "--half=bf16",
-                                        "--loss-scale=dynamic",
-                                        "--loss-scale=128",
-                                        "--dump-steps=1,2,5",
-                                        "--seed=7",
-                                        "--lr=0.1",
-                                        "--momentum=0",
-                                        "--nesterov",
-                                        "--optimizer=sgd",
-                                        "--optimizer=adam",
-                                        "--optimizer=adamw",
-                                        "--optimizer=lamb",
-                                        "--optimizer=lars",
-                                        "--betas=0.9,0.999",
-                                        "--eps=1e-8",
-                                        "--schedule=step:2",
-                                        "--schedule=step:2s:0.1",
-                                        "--schedule=multistep:2,4,6:0.5",
-                                        "--schedule=cosine:9",
-                                        "--schedule=polynomial:9:0.5",
-                                        "--schedule=imagenet",
-                                        "--schedule=warmup:2,step:3",
-                                        "--schedule=warmup:2s:0.01,cosine:7s",
-                                        "--schedule=constant",
-                                        "--batch-sizes=3,4",
-                                        "--batch-sizes=3,4,5",
-                                        "--overflow-at=2:1,3",
-                                        "--overflow-at=2:9",
-                                        "--aux-head=1:0",
-                                        "--aux-head=1:7",
-                                        "--sync-bn",
-                                        "--sync-bn-group=2",
-                                        "--sync-bn-group=3",
-                                        "--overflow-as=nan@fc.bias:last:1",
-                                        "--fault-at=2:1:reduction:kill",
-                                        "--fault-at=2:9:join:stop",
-                                        "--bucket-cap-mb=0.05",
-                                        "--message-size=1000",
-                                        "--compress=fp16",
-                                        "--compress=bf16",
-                                        "--allreduce-fp32",
-                                        "--average=pre",
-                                        "--average=none",
-                                        "--average=post",
-                                        "--predivide=4",
-                                        "--dialect=torch",
-                                        "--data=batches:/tmp",
-                                        "--data=/tmp",
-                                        "--data=synthetic",
-                                        "--min-loss-scale=2",
-                                        "--max-loss-scale=1",
-                                        "--growth-interval=3",
-                                        "--keep-batchnorm-fp32=True",
-                                        "--master_weights=False",
-                                        "--audit=3:5",
-                                        "--dump-ranks=branches",
-                                        "--tf32",
-                                        "--no-reduce",
-                                        "--save=/tmp/x",
-                                        "--resume=/tmp/x",
-                                        "--init=/tmp/x",
-                                        "--resident=3",
-                                        "--cudnn-benchmark",
-                                        "--fuse",
-                                        "--engines=kept",
-                                        "--deterministic",
-                                        "--device=cpu",
-                                        "--device=cuda",
-                                        "--global-batch=8",
-                                        "--global-batch=7",
-                                        "--accumulate=3",
-                                        "--example=two-losses",
-                                        "--example=two-encoders",
-                                        "--digest=none",
-                                        "--trace",
-                                        "--timeout=5",
-                                        "--threads=2",
-                                        "--workers=1",
-                                        "--find-unused",
-                                        "--broadcast-buffers=True",
-                                        "operand",
-                                        "--"};
     b->count = 0;
-    for (size_t left = 1 + fuzz_below(f, 6); left > 0; left--) {
-        const char *word = words[fuzz_below(f, sizeof words / sizeof *words)];
-        ls_text_put((char *)b->at + b->count, 64, "%s ", word);
+    for (size_t left = 1 + fuzz_below(f, 4); left > 0; left--) {
+        const char *line = any_arguments(f);
+        ls_text_put((char *)b->at + b->count, 256, "%.*s ", (int)strcspn(line, "\n"), line);
         b->count += strlen((char *)b->at + b->count);
     }
     for (size_t left = fuzz_below(f, 3); left > 0; left--) {

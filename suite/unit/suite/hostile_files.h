@@ -42,6 +42,21 @@ static const char *one_of(hostile *h, const char *const *words)
     return words[below(h, (uint64_t)count)];
 }
 
+typedef struct pair {
+    char name[40], value[40];
+} pair;
+
+/* One of the pairs "name=value", which blanks divide. */
+static inline pair pair_of(hostile *h, const char *pairs)
+{
+    pair one = {"", ""};
+    ls_words words = {0};
+    ls_words_split(&words, pairs);
+    (void)sscanf(words.word[below(h, (uint64_t)words.count)], "%39[^=]=%39s", one.name, one.value);
+    ls_words_free(&words);
+    return one;
+}
+
 /* ---- files ---------------------------------------------------------------------------------- */
 
 static const char *file_of(const hostile *h, const char *name, char path[PATH_BYTES])
@@ -285,50 +300,20 @@ static inline void spoil_names(hostile *h)
 
 static inline void spoil_metadata(hostile *h)
 {
-    static const char *const wrong[][2] = {
-        {"world_size", "0"},
-        {"world_size", "3"},
-        {"world_size", "2000000000"},
-        {"world_size", "1e300"},
-        {"rank", "5"},
-        {"rank", "-1"},
-        {"rank", "1e300"},
-        {"opt_level", "O9"},
-        {"opt_level", ""},
-        {"lr", "nan"},
-        {"lr", "1e300"},
-        {"lr", "7"},
-        {"optimizer", "none"},
-        {"optimizer", "adam"},
-        {"momentum", "0.5"},
-        {"momentum", "nan"},
-        {"loss_scale", "0"},
-        {"loss_scale", "-1"},
-        {"loss_scale", "nan"},
-        {"loss_scale", "inf"},
-        {"skipped", "true"},
-        {"predivide", "nan"},
-        {"predivide", "0"},
-        {"weight_decay", "nan"},
-        {"weight_decay", "3"},
-        {"sync_bn", "2"},
-        {"step", "1e300"},
-        {"half", "fp8"},
-        {"reduced_type", "int4"},
-        {"arch", "resnet9999999999"},
-        {"step", "77"},
-        {"dialect", "neither"},
-        {"accumulate", "1e300"},
-        {"skipped", "maybe"},
-    };
+    static const char wrong[] =
+        "world_size=0 world_size=3 world_size=2000000000 world_size=1e300 rank=5 rank=-1 "
+        "rank=1e300 opt_level=O9 opt_level= lr=nan lr=1e300 lr=7 optimizer=none optimizer=adam "
+        "momentum=0.5 momentum=nan loss_scale=0 loss_scale=-1 loss_scale=nan loss_scale=inf "
+        "skipped=true predivide=nan predivide=0 weight_decay=nan weight_decay=3 sync_bn=2 "
+        "step=1e300 half=fp8 reduced_type=int4 arch=resnet9999999999 step=77 dialect=neither "
+        "accumulate=1e300 skipped=maybe";
     int rank = 0;
     tensors t = open_dump(h, rank);
     cJSON *metadata = cJSON_GetObjectItemCaseSensitive(t.header, "__metadata__");
-    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
-    const char *name = wrong[which][0], *word = wrong[which][1];
-    cJSON_DeleteItemFromObjectCaseSensitive(metadata, name);
-    cJSON_AddStringToObject(metadata, name, word);
-    ls_text_put(h->what, sizeof h->what, "%s=%s", name, word);
+    pair other = pair_of(h, wrong);
+    cJSON_DeleteItemFromObjectCaseSensitive(metadata, other.name);
+    cJSON_AddStringToObject(metadata, other.name, other.value);
+    ls_text_put(h->what, sizeof h->what, "%s=%s", other.name, other.value);
     close_dump(h, rank, &t, NULL);
 }
 
@@ -374,17 +359,17 @@ static inline void exchange(const char *path, const char *text, size_t bytes, co
 
 /* Gives a member of the JSON object at `in` the text of another value. */
 static inline void exchange_value(hostile *h, const char *path, const char *text, size_t bytes,
-                                  const char *in, const char *const wrong[2])
+                                  const char *in, const pair *wrong)
 {
     char member[64];
-    ls_text_put(member, sizeof member, "\"%s\":", wrong[0]);
+    ls_text_put(member, sizeof member, "\"%s\":", wrong->name);
     const char *value = strstr(in, member), *end;
     LS_ASSERT(value != NULL);
     value += strlen(member);
     end = value;
     cJSON_Delete(cJSON_ParseWithOpts(value, &end, false));
-    ls_text_put(h->what, sizeof h->what, "%s %s", wrong[0], wrong[1]);
-    exchange(path, text, bytes, value, (size_t)(end - value), wrong[1], strlen(wrong[1]));
+    ls_text_put(h->what, sizeof h->what, "%s %s", wrong->name, wrong->value);
+    exchange(path, text, bytes, value, (size_t)(end - value), wrong->value, strlen(wrong->value));
 }
 
 static inline void spoil_lines(hostile *h)
@@ -423,31 +408,16 @@ static inline void spoil_lines(hostile *h)
 /* A member of the first step gets another value. */
 static inline void spoil_member(hostile *h)
 {
-    static const char *const wrong[][2] = {
-        {"step", "1e300"},
-        {"step", "0"},
-        {"step", "-1"},
-        {"step", "0.5"},
-        {"step", "\"1\""},
-        {"step", "7"},
-        {"step", "NaN"},
-        {"loss", "\"low\""},
-        {"loss", "NaN"},
-        {"loss_scale", "\"\""},
-        {"loss_scale", "[1]"},
-        {"loss_scale_next", "1e300"},
-        {"skipped", "true"},
-        {"skipped", "0"},
-        {"digest", "[]"},
-        {"loss_scale", "12345"},
-        {"digest", "{\"param\":\"0000000000000000\"}"},
-    };
+    static const char wrong[] =
+        "step=1e300 step=0 step=-1 step=0.5 step=\"1\" step=7 step=NaN loss=\"low\" loss=NaN "
+        "loss_scale=\"\" loss_scale=[1] loss_scale_next=1e300 skipped=true skipped=0 digest=[] "
+        "loss_scale=12345 digest={\"param\":\"0000000000000000\"}";
     char path[PATH_BYTES];
     size_t bytes, length;
-    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
+    pair other = pair_of(h, wrong);
     char *text = get(events_of(h, (int)below(h, WORLD), path), &bytes);
     char *step = line_with(text, "\"event\":\"step\"", &length);
-    exchange_value(h, path, text, bytes, step, wrong[which]);
+    exchange_value(h, path, text, bytes, step, &other);
     free(text);
 }
 
@@ -474,20 +444,15 @@ static inline void replace_events(hostile *h)
 
 static inline void spoil_start(hostile *h)
 {
-    LS_TEXT(newer, 16, "%d", LS_RECORD_SCHEMA + 1);
-    const char *const wrong[][2] = {{"schema", newer},
-                                    {"schema", "0"},
-                                    {"schema", "1e300"},
-                                    {"options", "[]"},
-                                    {"options", "7"},
-                                    {"arch", "\"resnet9999999999\""},
-                                    {"arch", "\"../../../../etc/passwd\""},
-                                    {"arch", "\"\""}};
+    LS_TEXT(wrong, 200,
+            "schema=%d schema=0 schema=1e300 options=[] options=7 arch=\"resnet9999999999\" "
+            "arch=\"../../../../etc/passwd\" arch=\"\"",
+            LS_RECORD_SCHEMA + 1);
     char path[PATH_BYTES];
     size_t bytes;
-    uint64_t which = below(h, sizeof wrong / sizeof *wrong);
+    pair other = pair_of(h, wrong);
     char *text = get(events_of(h, 0, path), &bytes);
-    exchange_value(h, path, text, bytes, text, wrong[which]);
+    exchange_value(h, path, text, bytes, text, &other);
     free(text);
 }
 

@@ -338,20 +338,14 @@ static void make_base(base *b)
     ls_text_put(program, sizeof program, "%s/lockstep-train", b->build);
     LS_ASSERT(mkdir(b->folder, 0700) == 0);
     LS_ASSERT(setenv("LS_RUN_DIR", b->folder, 1) == 0);
-    const char *const train[] = {launcher,  "--nproc-per-node",
-                                 "2",       "--",
-                                 program,   "-a",
-                                 "resnet8", "--image-size",
-                                 "8",       "-b",
-                                 "2",       "--steps",
-                                 "2",       "--dump-steps",
-                                 "2",       "--dump-ranks",
-                                 "all",     "--device",
-                                 "cpu",     "--opt-level",
-                                 "O1",      "--loss-scale",
-                                 "128",     "--momentum",
-                                 "0.9",     NULL};
-    int code = run(train, said, BOUND_S, &seconds);
+    ls_words train = {0};
+    LS_TEXT(line, 2 * PATH_BYTES + 300,
+            "%s --nproc-per-node 2 -- %s -a resnet8 --image-size 8 -b 2 --steps 2 --dump-steps 2 "
+            "--dump-ranks all --device cpu --opt-level O1 --loss-scale 128 --momentum 0.9",
+            launcher, program);
+    ls_words_split(&train, line);
+    int code = run((const char *const *)train.word, said, BOUND_S, &seconds);
+    ls_words_free(&train);
     LS_ASSERT(unsetenv("LS_RUN_DIR") == 0);
     if (code != 0) {
         char *text = ls_text_read(said);
