@@ -3,9 +3,8 @@
 #include "suite/unit/run_suite.h"
 #include "suite/unit/suite/suite_fake.h"
 
-static char folder[64]; /* packed/run.tar.xz; unpacked/run.tar.xz/, its content; tmp/ */
-
-/* Runs the commands there; those of the archive have tmp/ for their private folders. */
+/* Runs the commands in the folder, which has packed/run.tar.xz, unpacked/run.tar.xz/ with its
+ * content, and tmp/ for the private folders of those that read the archive. */
 static int shell(const char *commands)
 {
     char program[1024], line[4000];
@@ -22,18 +21,13 @@ static int shell(const char *commands)
 static void open_folder(void)
 {
     char recorded[1024], line[1400];
-    fake_folder(folder, sizeof folder);
+    fake_begin();
     ck_assert(ls_path_find("results/machines/h200/bench.tar.xz", recorded, sizeof recorded));
     ls_text_put(line, sizeof line,
                 "mkdir -p tmp packed unpacked/run.tar.xz && cp %s packed/run.tar.xz && "
                 "tar -xJf packed/run.tar.xz -C unpacked/run.tar.xz",
                 recorded);
     ck_assert_int_eq(shell(line), 0);
-}
-
-static void close_folder(void)
-{
-    ls_path_remove_tree(folder);
 }
 
 /* $R is the run, or what is in it. */
@@ -127,4 +121,4 @@ ROWS_TEST(errors_name_the_archive, wrongs)
     free(error);
 }
 
-TEST_MAIN("archive", .timeout_s = 60, .before = open_folder, .after = close_folder)
+TEST_MAIN("archive", .timeout_s = 60, .before = open_folder, .after = fake_end)

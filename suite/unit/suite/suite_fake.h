@@ -26,6 +26,19 @@ static inline void fake_folder(char *path, size_t bytes)
     LS_ASSERT(mkdtemp(path) != NULL);
 }
 
+/* The folder of a test: .before = fake_begin, .after = fake_end. */
+static char folder[64];
+
+static inline void fake_begin(void)
+{
+    fake_folder(folder, sizeof folder);
+}
+
+static inline void fake_end(void)
+{
+    ls_path_remove_tree(folder);
+}
+
 static inline FILE *fake_open(const char *folder, const char *name)
 {
     char path[700];
@@ -53,6 +66,21 @@ static inline int fake_shell(const char *folder, const char *line, char **said)
     *said = ls_text_read(path);
     LS_ASSERT(*said != NULL);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* The first of the parts, which '|' divides, that the text lacks; NULL: it has all. */
+static inline const char *fake_lacks(const char *text, const char *parts)
+{
+    static char part[400];
+    for (; *parts != '\0'; parts += *parts == '|') {
+        int length = (int)strcspn(parts, "|");
+        ls_text_put(part, sizeof part, "%.*s", length, parts);
+        if (strstr(text, part) == NULL) {
+            return part;
+        }
+        parts += length;
+    }
+    return NULL;
 }
 
 static inline void fake_rank(const char *folder, int rank, const fake_step *step, int count)

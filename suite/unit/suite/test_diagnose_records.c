@@ -253,8 +253,7 @@ LOOP_TEST(a_code_changed_on_the_way_out_is_named, 4)
         {"{\"event\":\"end\",\"step\":1,\"code\":10}\n", 10, ""},
         {"{\"event\":\"end\",\"step\":1}\n", 3, ""},
         {"", 3, ""}};
-    char folder[64], text[320];
-    fake_folder(folder, sizeof folder);
+    char text[320];
     const int codes[2] = {row[_i].code, 0};
     fake_outcome(folder, "failed", 0, row[_i].code, 0, codes);
     FILE *file = fake_open(folder, "rank0.jsonl");
@@ -264,7 +263,6 @@ LOOP_TEST(a_code_changed_on_the_way_out_is_named, 4)
     ls_diagnose_endings_codes(&record, text, sizeof text);
     ck_assert_str_eq(text, row[_i].words);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 /* ---- loss scales: traces of trainers with one mistake each, by a scaler written here --------- */
@@ -365,4 +363,4 @@ TEST(a_stale_scale_is_named)
     ck_assert_str_eq(text, "");
 }
 
-TEST_MAIN("diagnose_records")
+TEST_MAIN("diagnose_records", .before = fake_begin, .after = fake_end)

@@ -18,12 +18,11 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
-static char folder[64];
 static char path[128]; /* folder/rank0.jsonl */
 
 static void fresh_folder(void)
 {
-    fake_folder(folder, sizeof folder);
+    fake_begin();
     ls_text_put(path, sizeof path, "%s/rank0.jsonl", folder);
 }
 
@@ -80,7 +79,6 @@ static const struct {
 
 ROWS_TEST(every_reader_takes_regular_files_only, kinds)
 {
-    fresh_folder();
     kinds[_i].make();
     ls_file_source file;
     ck_assert_int_eq(ls_file_open(path, ls_file_most(), &file), LS_ERR_USAGE);
@@ -109,12 +107,10 @@ ROWS_TEST(every_reader_takes_regular_files_only, kinds)
     ls_text_put(record.directory, sizeof record.directory, "%s", folder);
     ls_record_last_line(&record, 0, line, sizeof line);
     ck_assert_str_eq(line, "");
-    ls_path_remove_tree(folder);
 }
 
 TEST(a_file_that_changes_while_it_is_read)
 {
-    fresh_folder();
     fclose(fake_open(folder, "rank0.jsonl"));
     ck_assert_int_eq(truncate(path, 100), 0);
     ls_file_source file;
@@ -128,7 +124,6 @@ TEST(a_file_that_changes_while_it_is_read)
     close(file.descriptor);
     ck_assert_int_eq(ls_file_open(path, 59, &file), LS_ERR_USAGE);
     ck_assert_int_eq(errno, EFBIG);
-    ls_path_remove_tree(folder);
 }
 
 /* The kernel's files have no size until they are read: read to the end, within the limit. */
@@ -145,10 +140,8 @@ TEST(files_without_a_size)
 
 TEST(a_fifo_without_a_reader_is_not_waited_for)
 {
-    fresh_folder();
     make_fifo();
     ck_assert_ptr_null(ls_file_create(path));
-    ls_path_remove_tree(folder);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------
@@ -187,7 +180,6 @@ static void check_content(const char *want)
 TEST(a_file_is_replaced_as_a_whole)
 {
     char text[300];
-    fresh_folder();
     for (int i = 0; i < 4; i++) { /* new, then over the old one; each also where power may fail */
         LS_TEXT(content, 20, "content %d", i);
         ls_file_draft draft;
@@ -236,13 +228,11 @@ TEST(a_file_is_replaced_as_a_whole)
         ck_assert_int_eq(ls_file_draft_close(&draft, LS_OK, i % 2 == 1), LS_ERR_INFRA);
         ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl ");
     }
-    ls_path_remove_tree(folder);
 }
 
 TEST(a_second_name_is_given_at_once)
 {
     char text[300];
-    fresh_folder();
     LS_TEXT(second, 160, "%s/second", folder);
     LS_TEXT(missing, 160, "%s/missing/x", folder);
     ck_assert_int_eq(ls_file_replace(path, "first", 5), LS_OK);
@@ -264,7 +254,6 @@ TEST(a_second_name_is_given_at_once)
     ck_assert_int_eq(ls_file_second_name(path, missing), ENOENT);
     ck_assert_int_ne(ls_file_second_name(path, "/proc/x"), 0); /* another file system */
     ck_assert_str_eq(names(text, sizeof text), "rank0.jsonl second ");
-    ls_path_remove_tree(folder);
 }
 
 /* What a killed writer has left goes when the path is written next; what others are called, and
@@ -275,7 +264,6 @@ TEST(drafts_of_killed_writers_go)
                                          "rank0.jsonl.tmq1",  "rank1.jsonl.tmp1",
                                          "rank0.jsonl.tmp 1", "rank0.jsonl"};
     char text[600], before[600];
-    fresh_folder();
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         put(others[i], "x");
     }
@@ -296,13 +284,11 @@ TEST(drafts_of_killed_writers_go)
     close(lock);
     ck_assert_int_eq(ls_file_replace(path, "new", 3), LS_OK);
     ck_assert_ptr_null(strstr(names(text, sizeof text), "tmp77"));
-    ls_path_remove_tree(folder);
 }
 
 TEST(names_that_are_too_long)
 {
     ls_file_draft draft;
-    fresh_folder();
     LS_TEXT(ending, 24, ".tmp%d", (int)getpid());
     size_t fits = NAME_MAX - strlen(ending);
     for (size_t length = fits; length <= fits + 1; length++) {
@@ -323,12 +309,10 @@ TEST(names_that_are_too_long)
     ck_assert_int_eq(ls_file_draft_open(deep, &draft), ENOENT); /* it fits */
     strcat(deep, "/x");
     ck_assert_int_eq(ls_file_draft_open(deep, &draft), ENAMETOOLONG);
-    ls_path_remove_tree(folder);
 }
 
 TEST(what_cannot_be_written_is_an_error)
 {
-    fresh_folder();
     ck_assert_int_eq(ls_file_write(-1, "x", "abc", 3), LS_ERR_INFRA);
     ck_assert_int_eq(ls_file_write(-1, "x", "abc", 0), LS_OK);
     int ends[2];
@@ -371,7 +355,6 @@ TEST(what_cannot_be_written_is_an_error)
     limit.rlim_cur = limit.rlim_max;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     check_content("d");
-    ls_path_remove_tree(folder);
 }
 
 TEST(limits_of_reading)
@@ -379,7 +362,6 @@ TEST(limits_of_reading)
     char *text = NULL;
     size_t bytes = 77;
     ls_file_source file;
-    fresh_folder();
     ck_assert_int_eq(ls_file_most(), (int64_t)sysconf(_SC_PHYS_PAGES) / 2 * sysconf(_SC_PAGESIZE));
     put("rank0.jsonl", "");
     ck_assert_int_eq(ls_file_load(path, 0, &file, &text, &bytes), LS_OK);
@@ -411,7 +393,6 @@ TEST(limits_of_reading)
     ck_assert_int_eq(ls_file_read(path, 3, &text, &bytes), LS_ERR_INFRA);
     ck_assert_int_eq(ls_file_open(path, 3, &file), LS_ERR_INFRA);
     ck_assert_int_eq(errno, ENOENT);
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("file")
+TEST_MAIN("file", .before = fresh_folder, .after = fake_end)

@@ -199,9 +199,7 @@ static char *judge_folder(const char *folder, int *code)
 ROWS_TEST(events_are_judged_as_they_lie, jobs)
 {
     const struct job *job = &jobs[_i];
-    char folder[64];
     int code;
-    fake_folder(folder, sizeof folder);
     write_job(folder, job);
     char *said = judge_folder(folder, &code);
     ck_assert_msg(code == job->code && strstr(said, job->line) != NULL &&
@@ -209,7 +207,6 @@ ROWS_TEST(events_are_judged_as_they_lie, jobs)
                   "%s: exit %d, expected %d and '%s', not '%s':\n%s", job->steps, code, job->code,
                   job->line, job->absent == NULL ? "" : job->absent, said);
     free(said);
-    ls_path_remove_tree(folder);
 }
 
 /* Four steps of two ranks, and steps 3 and 4 resumed: one change each, of the last step of rank 1
@@ -488,9 +485,7 @@ static void train(char *folder, size_t bytes, int seed)
 ROWS_TEST(one_edit_each_is_named, edits)
 {
     const struct edit *edit = &edits[_i];
-    char folder[64];
     int code;
-    fake_folder(folder, sizeof folder);
     FILE *script = fake_open(folder, "edit.sh");
     fprintf(script, "other=%s\n%s%s\n", other, functions, edit->script);
     fclose(script);
@@ -501,14 +496,13 @@ ROWS_TEST(one_edit_each_is_named, edits)
                   "%s: exit %d, expected %d and '%s':\n%s", edit->script, code, edit->code,
                   edit->line, said);
     free(said);
-    ls_path_remove_tree(folder);
 }
 
 int main(void)
 {
     train(right, sizeof right, 7);
     train(other, sizeof other, 8);
-    int code = RUN_TESTS("judged", .timeout_s = 60);
+    int code = RUN_TESTS("judged", .timeout_s = 60, .before = fake_begin, .after = fake_end);
     ls_path_remove_tree(right);
     ls_path_remove_tree(other);
     return code;

@@ -181,8 +181,7 @@ static const struct wrong {
 ROWS_TEST(bad_input_is_one_line, wrongs)
 {
     const struct wrong *w = &wrongs[_i];
-    char folder[64], path[128], wanted[600] = "", *said;
-    fake_folder(folder, sizeof folder);
+    char path[128], wanted[600] = "", *said;
     FILE *file = fake_open(folder, "file");
     fprintf(file, "x\n");
     fclose(file);
@@ -207,7 +206,6 @@ ROWS_TEST(bad_input_is_one_line, wrongs)
     ck_assert_msg(strchr(said, '\n') == said + strlen(said) - 1, "%s: more than a line: %s",
                   w->command, said);
     free(said);
-    ls_path_remove_tree(folder);
 }
 
 static const struct help {
@@ -253,8 +251,6 @@ TEST(another_layout_is_named)
 {
     static const char train[] =
         "lockstep-train -a resnet8 --image-size 8 -b 2 --device cpu --opt-level O0";
-    char folder[] = "/tmp/lockstep-layout-XXXXXX";
-    ck_assert_ptr_nonnull(mkdtemp(folder));
     LS_TEXT(save, 600, "LS_CPU_LAYOUT=blocked %s --steps 1 --save %s/c 2>&1", train, folder);
     free(output_of(save));
     for (int last = 0; last < 2; last++) {
@@ -268,7 +264,6 @@ TEST(another_layout_is_named)
                       text);
         free(text);
     }
-    ls_path_remove_tree(folder);
 }
 
 /* Both ranks take the ways of weights' gradients that rank 0 has timed; a file keeps them, and one
@@ -278,8 +273,6 @@ TEST(ways_of_gradients_are_kept)
     static const char train[] = "LS_CPU_LAYOUT=channels_last lockstep-launch --nproc-per-node 2 -- "
                                 "lockstep-train -a resnet8 --image-size 16 -b 2 --device cpu "
                                 "--opt-level O0 --steps 1";
-    char folder[] = "/tmp/lockstep-ways-XXXXXX";
-    ck_assert_ptr_nonnull(mkdtemp(folder));
     LS_TEXT(timed, 900,
             "LS_RUN_DIR=%s/a %s --cudnn-benchmark --engines %s/e 2>&1 && cat %s/e && "
             "sed -i 's/: direct/: unfolded/' %s/e",
@@ -297,7 +290,6 @@ TEST(ways_of_gradients_are_kept)
     ck_assert_msg(strstr(text, "rank0.jsonl:1") != NULL && strstr(text, "rank1.jsonl:1") != NULL,
                   "%s", text);
     free(text);
-    ls_path_remove_tree(folder);
 }
 
 /* Lines fit a terminal. An entry is a name and, in one column, its text, which begins behind the
@@ -405,8 +397,7 @@ TEST(explain_names_the_products)
  */
 TEST(bench_takes_the_classes_of_its_data)
 {
-    char folder[64], *said;
-    fake_folder(folder, sizeof folder);
+    char *said;
     int code = fake_shell(folder,
                           "lockstep data make three --images 8 >/dev/null && "
                           "rm -r $(ls -d three/*/ | tail -n +4) && export LS_SYSFS=/none && "
@@ -417,7 +408,6 @@ TEST(bench_takes_the_classes_of_its_data)
                           &said);
     ck_assert_msg(code == 0, "%d: %s", code, said);
     free(said);
-    ls_path_remove_tree(folder);
 }
 
 /* In a network of its own, whose loopback is down, ranks could not meet: a line in a second, before
@@ -432,18 +422,16 @@ LOOP_TEST(no_loopback_is_one_line, 3)
     static const char line[] =
         ": error: ranks on this machine cannot meet: 127.0.0.1: Network is unreachable; `ip link "
         "set lo up` turns the loopback on\n";
-    char folder[64], *said;
+    char *said;
     if (system("unshare -rn true 2>/dev/null") != 0) {
         return; /* this machine allows no name spaces */
     }
-    fake_folder(folder, sizeof folder);
     LS_TEXT(command, 400, "unshare -rn timeout 3 %s >output", commands[_i]);
     int code = fake_shell(folder, command, &said);
     const char *message = strstr(said, ": error: ");
     ck_assert_msg(code == LS_ERR_INFRA && message != NULL && strcmp(message, line) == 0,
                   "%s: code %d: %s", commands[_i], code, said);
     free(said);
-    ls_path_remove_tree(folder);
 }
 
 /* Runs `make GOAL` of the tree into a build folder of its own, with a compiler that finds only the
@@ -599,8 +587,6 @@ static int run_lockstep(const char *folder, char *const *arguments)
 ROWS_TEST(no_line_is_forged, subjects)
 {
     const struct subject *s = &subjects[_i];
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     FILE *script = fake_open(folder, "subject.sh");
     fputs(s->script, script);
     fclose(script);
@@ -634,14 +620,11 @@ ROWS_TEST(no_line_is_forged, subjects)
         check_file(files.gl_pathv[i]);
     }
     globfree(&files);
-    ls_path_remove_tree(folder);
 }
 
 /* Folders of jobs that another launcher ran. */
 TEST(no_folder_forges_a_line)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     LS_TEXT(job, 150, "%s/a\nok 1 - x # PASS\nCORRECT  yes\033[2J", folder);
     ck_assert_int_eq(mkdir(job, 0755), 0);
     fake_step steps[] = {{1, 1, 1, 1, 0, 1, 1, 1, 1}};
@@ -649,7 +632,6 @@ TEST(no_folder_forges_a_line)
     fake_rank(job, 1, steps, 1);
     char *arguments[] = {"judge", job, NULL};
     ck_assert_int_eq(run_lockstep(folder, arguments), 1);
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("messages", .timeout_s = 60)
+TEST_MAIN("messages", .timeout_s = 60, .before = fake_begin, .after = fake_end)

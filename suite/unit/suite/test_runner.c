@@ -28,18 +28,13 @@ static const char script[] =
     "echo '{\"event\":\"end\",\"code\":0}' >> \"$out\"\n";
 
 /* Of each test. */
-static char folder[64], subject[200];
+static char subject[200];
 static ls_run run;
 
-static void make_folder(void)
-{
-    fake_folder(folder, sizeof folder);
-}
-
-static void drop_folder(void)
+static void drop_run(void)
 {
     ls_runner_free(&run);
-    ls_path_remove_tree(folder);
+    fake_end();
 }
 
 /* Opens the run, and runs it. */
@@ -577,4 +572,4 @@ ROWS_TEST(a_stopped_run_goes_on, stopped)
     ck_assert_int_eq(chdir("/"), 0);
 }
 
-TEST_MAIN("runner", .timeout_s = 60, .before = make_folder, .after = drop_folder)
+TEST_MAIN("runner", .timeout_s = 60, .before = fake_begin, .after = drop_run)

@@ -292,8 +292,7 @@ TEST(a_renamed_family_is_found_by_its_old_name)
 
 TEST(lists_have_comments_and_reasons)
 {
-    char folder[64], path[128];
-    fake_folder(folder, sizeof folder);
+    char path[128];
     FILE *file = fake_open(folder, "list");
     fprintf(file, "# heading\n\n  a.b*   the reason, in words  # and a comment\nc\n");
     fclose(file);
@@ -306,7 +305,6 @@ TEST(lists_have_comments_and_reasons)
     ck_assert_ptr_nonnull(ls_select_find(&list, "a.bcd"));
     ck_assert_ptr_null(ls_select_find(&list, "a.c"));
     ls_select_free(&list);
-    ls_path_remove_tree(folder);
     ck_assert_int_eq(ls_select_load("/nonexistent/list", &list), LS_ERR_USAGE);
 }
 
@@ -360,8 +358,6 @@ static void add_device(const char *folder, const char *address, const char *vend
 
 TEST(the_bus_decides_which_device)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     ls_machine_device device[LS_MACHINE_DEVICES_MAX];
     ck_assert_int_eq(ls_machine_devices(folder, device), 0);
     add_device(folder, "0000:03:00.0", "0x1002", "0x030000"); /* another maker */
@@ -383,7 +379,6 @@ TEST(the_bus_decides_which_device)
     ck_assert_int_eq(ls_machine_choose("auto", 1, true, &chosen), LS_ERR_INFRA);
     ck_assert_int_eq(ls_machine_choose("cpu", 1, false, &chosen), LS_OK);
     unsetenv("LS_SYSFS");
-    ls_path_remove_tree(folder);
 }
 
-TEST_MAIN("select")
+TEST_MAIN("select", .before = fake_begin, .after = fake_end)

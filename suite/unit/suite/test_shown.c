@@ -183,8 +183,7 @@ TEST(a_rank_that_dies_ends_both)
 /* A fault whose tensor the dump lacks would be a clean step that "passes with a fault". */
 TEST(a_fault_that_changes_nothing_is_an_error)
 {
-    char folder[64], from[128], to[128];
-    fake_folder(folder, sizeof folder);
+    char from[128], to[128];
     ls_text_put(from, sizeof from, "%s/from.safetensors", folder);
     ls_text_put(to, sizeof to, "%s/to.safetensors", folder);
     ls_safetensors_writer *writer = NULL;
@@ -202,14 +201,12 @@ TEST(a_fault_that_changes_nothing_is_an_error)
             strcmp(plant->name, "tensor-not-reduced") == 0 ? LS_ERR_UNSUPPORTED : LS_ERR_CHECK;
         ck_assert_msg(status == (there ? LS_OK : absent), "%s: %d", plant->name, (int)status);
     }
-    ls_path_remove_tree(folder);
 }
 
 /* Those of the batches before the clock starts, too: every picture that was taken is counted. */
 TEST(bad_pictures_are_counted_among_all)
 {
-    char folder[64], program[1024], command[2400], said[2000];
-    fake_folder(folder, sizeof folder);
+    char program[1024], command[2400], said[2000];
     ls_path_program(program, sizeof program);
     ls_text_put(command, sizeof command,
                 "cd %s && PATH=%s/..:$PATH && lockstep data make a --images 1 && "
@@ -218,7 +215,6 @@ TEST(bad_pictures_are_counted_among_all)
                 folder, program);
     ck_assert_int_eq(shell_says(command, said, sizeof said), 0);
     ck_assert_msg(strstr(said, "\n27 of 30 pictures could not be read\n") != NULL, "%s", said);
-    ls_path_remove_tree(folder);
 }
 
 /* `lockstep layers`: --predict, its whole text and its table of passes for three networks; a step
@@ -294,4 +290,4 @@ ROWS_TEST(a_step_on_the_cpu, measured)
     ck_assert_double_eq_tol(per_image * 3, bytes_mb, 0.2);
 }
 
-TEST_MAIN("shown", .timeout_s = 280)
+TEST_MAIN("shown", .timeout_s = 280, .before = fake_begin, .after = fake_end)

@@ -10,8 +10,6 @@
 static ls_verdict of_ending(const char *state, int first_rank, int code, int signal,
                             const char *log)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     const int codes[2] = {10, code};
     fake_outcome(folder, state, first_rank, code, signal, codes);
     FILE *file = fake_open(folder, "rank1.log");
@@ -30,7 +28,6 @@ static ls_verdict of_ending(const char *state, int first_rank, int code, int sig
     bool decided = ls_verdict_of_outcome(&record, &verdict);
     ck_assert_int_eq(decided, verdict.code != LS_PASS);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
     return verdict;
 }
 
@@ -133,8 +130,6 @@ static const struct broken {
 ROWS_TEST(records_keep_the_protocol, broken)
 {
     const struct broken *row = &broken[_i];
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     for (int k = 0; k < 2; k++) {
         LS_TEXT(name, 32, "rank%d.jsonl", k);
         FILE *file = fake_open(folder, name);
@@ -164,13 +159,10 @@ ROWS_TEST(records_keep_the_protocol, broken)
                       strcmp(v.evidence, row->evidence) == 0,
                   "row %d: %s", _i, v.evidence);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 TEST(an_update_is_a_step_that_was_taken)
 {
-    char folder[64];
-    fake_folder(folder, sizeof folder);
     const fake_step step[] = {{.step = 1}, {.step = 2, .skipped = 1}, {.step = 3}};
     fake_rank(folder, 0, step, 3);
     fake_rank(folder, 1, step, 3);
@@ -195,7 +187,6 @@ TEST(an_update_is_a_step_that_was_taken)
                       v.evidence);
     }
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 /* Dumps of two steps: the second begins with what the first ended with. */
@@ -215,10 +206,8 @@ static const struct followed {
 ROWS_TEST(steps_follow_each_other, followed)
 {
     const struct followed *row = &followed[_i];
-    char folder[64];
     const ls_shape shape = {1, {1}};
     const float one = 1;
-    fake_folder(folder, sizeof folder);
     ls_record job = {.world = 1};
     ls_text_put(job.directory, sizeof job.directory, "%s", folder);
     ls_verdict alone = {0}, v = {0};
@@ -243,7 +232,6 @@ ROWS_TEST(steps_follow_each_other, followed)
     ck_assert_msg(v.code == (row->evidence[0] == '\0' ? LS_PASS : LS_FAIL) &&
                       strstr(v.evidence, row->evidence) != NULL,
                   "row %d: %s", _i, v.evidence);
-    ls_path_remove_tree(folder);
 }
 
 /* A job of three ranks, whose last one's data had ended; `left` is rank 1's dump of step 1. */
@@ -298,13 +286,11 @@ TEST(gradients_need_their_dumps)
 /* What judges read of a dump: groups that must be alike, targets, names. */
 TEST(dumps_are_read)
 {
-    char folder[64];
     const float one[] = {1, 2}, other[] = {1, 3};
     const int64_t target[] = {7, 9};
     const ls_shape shape = {1, {2}};
     ls_record job = {.world = 1};
     ls_dumpfile *file[2];
-    fake_folder(folder, sizeof folder);
     ls_text_put(job.directory, sizeof job.directory, "%s", folder);
     LS_TEXT(dumps, 100, "%s/dump", folder);
     ck_assert_int_eq(mkdir(dumps, 0777), 0);
@@ -345,7 +331,6 @@ TEST(dumps_are_read)
     ck_assert_str_eq(missing.evidence, "x.safetensors is missing or broken");
     ls_dumpfile_close(file[0]);
     ls_dumpfile_close(file[1]);
-    ls_path_remove_tree(folder);
 }
 
 /* What a job would leave, by its events or else by its command, and has left. */
@@ -353,72 +338,36 @@ static const struct announced {
     const char *options, *command;
     int announced, there;
     const char *steps, *missing, *save; /* "": there is none */
-    const char *left[3];                /* files */
+    const char *left;                   /* files */
 } announced[] = {
-    {"", "\"trainer\"", 0, 0, "", "", "", {0}},
-    {"",
-     "\"trainer\",\"--dump-steps\",\"3,1\",\"--dump-ranks=all\",\"--save=x.pth\"",
-     4,
-     0,
-     "1 3 ",
-     "dump/step000003.rank0.safetensors",
-     "x.pth",
-     {0}},
-    {"",
-     "\"trainer\",\"--dump-steps=3,9\",\"--save-dir\",\"/nowhere\",\"4\"",
-     1,
-     0,
-     "3 ",
-     "dump/step000003.rank0.safetensors",
-     "/nowhere/last.safetensors",
-     {0}},
-    {"\"dump_steps\":[3,2],\"dump-ranks\":\"all\"",
-     "\"trainer\",\"--dump-steps=1,3\"",
-     4,
-     0,
-     "2 3 ",
-     "dump/step000003.rank0.safetensors",
-     "",
-     {0}},
-    {"\"dump-steps\":2,\"dump-ranks\":0,\"save\":\"\"",
-     "\"trainer\",\"--save=x.pth\"",
-     1,
-     0,
-     "2 ",
-     "dump/step000002.rank0.safetensors",
-     "",
-     {0}},
-    {"\"dump-steps\":\"0,1\"", "\"trainer\"", 0, 0, "", "", "", {0}},
+    {"", "\"trainer\"", 0, 0, "", "", "", ""},
+    {"", "\"trainer\",\"--dump-steps\",\"3,1\",\"--dump-ranks=all\",\"--save=x.pth\"", 4, 0, "1 3 ",
+     "dump/step000003.rank0.safetensors", "x.pth", ""},
+    {"", "\"trainer\",\"--dump-steps=3,9\",\"--save-dir\",\"/nowhere\",\"4\"", 1, 0, "3 ",
+     "dump/step000003.rank0.safetensors", "/nowhere/last.safetensors", ""},
+    {"\"dump_steps\":[3,2],\"dump-ranks\":\"all\"", "\"trainer\",\"--dump-steps=1,3\"", 4, 0,
+     "2 3 ", "dump/step000003.rank0.safetensors", "", ""},
+    {"\"dump-steps\":2,\"dump-ranks\":0,\"save\":\"\"", "\"trainer\",\"--save=x.pth\"", 1, 0, "2 ",
+     "dump/step000002.rank0.safetensors", "", ""},
+    {"\"dump-steps\":\"0,1\"", "\"trainer\"", 0, 0, "", "", "", ""},
     /* what is there: of any rank and step, and no other file */
-    {"\"dump-steps\":\"1,2\",\"dump-ranks\":\"all\"",
-     "",
-     5,
-     3,
-     "1 2 7 ",
-     "dump/step000002.rank0.safetensors",
-     "",
-     {"dump/step000007.rank1.safetensors", "dump/step000001.rank0.safetensors",
-      "dump/step000001.rank1.safetensors"}},
-    {"",
-     "",
-     0,
-     0,
-     "",
-     "",
-     "",
-     {"dump/step000001.rank0.safetensors.part", "dump/step000001.rank0.pth", "dump/x"}},
+    {"\"dump-steps\":\"1,2\",\"dump-ranks\":\"all\"", "", 5, 3, "1 2 7 ",
+     "dump/step000002.rank0.safetensors", "",
+     "dump/step000007.rank1.safetensors dump/step000001.rank0.safetensors "
+     "dump/step000001.rank1.safetensors"},
+    {"", "", 0, 0, "", "", "",
+     "dump/step000001.rank0.safetensors.part dump/step000001.rank0.pth dump/x"},
     /* the job's folder may have been moved */
-    {"\"save\":\"/nowhere/x.pth\"", "", 0, 0, "", "", "", {"x.pth"}},
-    {"\"save\":\"a/x.pth\"", "", 0, 0, "", "", "", {"a/x.pth"}},
-    {"\"save\":\"a/x.pth\"", "", 0, 0, "", "", "a/x.pth", {"x.pth"}},
-    {"\"save\":\"/tmp\"", "", 0, 0, "", "", "", {0}},
+    {"\"save\":\"/nowhere/x.pth\"", "", 0, 0, "", "", "", "x.pth"},
+    {"\"save\":\"a/x.pth\"", "", 0, 0, "", "", "", "a/x.pth"},
+    {"\"save\":\"a/x.pth\"", "", 0, 0, "", "", "a/x.pth", "x.pth"},
+    {"\"save\":\"/tmp\"", "", 0, 0, "", "", "", ""},
 };
 
 ROWS_TEST(what_is_announced_may_be_missing, announced)
 {
     const struct announced *row = &announced[_i];
-    char folder[64], path[700], steps[64] = "";
-    fake_folder(folder, sizeof folder);
+    char path[700], steps[64] = "";
     for (int k = 0; k < 2; k++) {
         LS_TEXT(name, 32, "rank%d.jsonl", k);
         FILE *file = fake_open(folder, name);
@@ -439,8 +388,9 @@ ROWS_TEST(what_is_announced_may_be_missing, announced)
         LS_TEXT(inside, 100, "%s/%s", folder, folders[i]);
         ck_assert_int_eq(mkdir(inside, 0777), 0);
     }
-    for (int i = 0; i < 3 && row->left[i] != NULL; i++) {
-        fclose(fake_open(folder, row->left[i]));
+    LS_TEXT(left, 200, "%s", row->left);
+    for (char *name = strtok(left, " "); name != NULL; name = strtok(NULL, " ")) {
+        fclose(fake_open(folder, name));
     }
     ls_record record = fake_read(folder);
     ls_announced_dumps dumps = ls_announced_dumps_of(&record);
@@ -456,7 +406,6 @@ ROWS_TEST(what_is_announced_may_be_missing, announced)
                   "row %d: %s", _i, path);
     free(dumps.step);
     ls_record_free(&record);
-    ls_path_remove_tree(folder);
 }
 
 TEST(the_first_bad_finding_stays)
@@ -762,4 +711,4 @@ TEST(no_case_shows_nothing)
     ck_assert_int_eq(h.passed, 0);
 }
 
-TEST_MAIN("verdict")
+TEST_MAIN("verdict", .before = fake_begin, .after = fake_end)
