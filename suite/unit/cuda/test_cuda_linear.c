@@ -108,17 +108,14 @@ static const struct taken {
     const char *forward;
 } taken[] = {
     {1, LS_F16, false,
-     "forward algorithm 21 tile 0 stages 0 split 0 reduction 2 0.1 MB "
-     "[f32 sums, tensor core]"},
+     "forward algorithm 21 tile 0 stages 0 split 0 reduction 2 0.1 MB [f32 sums, tensor core]"},
     {1, LS_BF16, true, "forward algorithm 21 "},
     {0, LS_F16, false, "forward algorithm 30 "}, /* rows of 10 halves: 4 bytes */
     {2, LS_F16, false, "forward algorithm 31 "}, /* of 5: 2 bytes */
     {1, LS_F32, false,
-     "forward algorithm 30 tile 0 stages 0 split 0 reduction 0 0.0 MB "
-     "[pedantic f32, fma]"},
+     "forward algorithm 30 tile 0 stages 0 split 0 reduction 0 0.0 MB [pedantic f32, fma]"},
     {1, LS_F32, true,
-     "forward algorithm 20 tile 0 stages 0 split 0 reduction 0 0.1 MB "
-     "[tf32, tensor core]"},
+     "forward algorithm 20 tile 0 stages 0 split 0 reduction 0 0.1 MB [tf32, tensor core]"},
     {0, LS_F32, true, "forward algorithm 30 "}, /* rows of 10 floats: 8 bytes */
 };
 

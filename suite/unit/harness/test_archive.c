@@ -108,8 +108,7 @@ ROWS_TEST(errors_name_the_archive, wrongs)
                 "echo >said; P=$PATH; { %s; } 2>/dev/null; lockstep %s 2>errors >/dev/null; C=$?; "
                 "PATH=$P; ls -A tmp | diff /dev/null - >&2 && sed \"s,$PWD/tmp/[^/]*$PWD,"
                 "\\$PWD/tmp/*,; s,$PWD,\\$PWD,; s,none/[^:]*,none/*,; s/^[^:]*: error: //; "
-                "/^Terminated/d\" errors "
-                ">error; exit $C",
+                "/^Terminated/d\" errors >error; exit $C",
                 wrongs[_i].before, wrongs[_i].command);
     int code = shell(line);
     LS_TEXT(path, 100, "%s/error", folder);

@@ -293,8 +293,7 @@ static const char outcome_text[] =
     "{\"state\":\"killed\",\"first_rank\":5,\"code\":137,\"signal\":9,\"started_ns\":1000000000,"
     "\"seconds\":2.5,\"why\":\"a reason\",\"ranks\":[{\"rank\":4,\"code\":10,\"signal\":0,"
     "\"seconds\":1.5,\"user_s\":0.5,\"system_s\":0.25,\"rss_bytes_max\":4096},{\"rank\":5,"
-    "\"code\":137,\"signal\":9,\"seconds\":2,\"user_s\":1,\"system_s\":2,"
-    "\"rss_bytes_max\":1024}]}";
+    "\"code\":137,\"signal\":9,\"seconds\":2,\"user_s\":1,\"system_s\":2,\"rss_bytes_max\":1024}]}";
 
 TEST(an_outcome_as_it_is_written)
 {

@@ -80,13 +80,12 @@ TEST(every_run_of_the_curves_has_its_own_options)
     const ls_spec *curves = of_role(&matrix, LS_ROLE_CURVES, -1, LS_MATRIX_BAND_RUNS + 3);
     ck_assert_ptr_nonnull(curves);
     ck_assert_str_eq(curves->each,
-                     "--opt-level=O0 --seed=7|--opt-level=O0 --seed=8|--opt-level=O0 --seed=9|"
-                     "--opt-level=O0 --seed=10|--opt-level=O0 --seed=11|--opt-level=O0 --seed=12|"
-                     "--opt-level=O0 --seed=13|--opt-level=O0 --seed=14|--opt-level=O0 --seed=15|"
-                     "--opt-level=O0 --seed=16|"
-                     "--opt-level=O1 --loss-scale=dynamic --init-scale=1024|"
-                     "--opt-level=O2 --loss-scale=dynamic --init-scale=1024|"
-                     "--opt-level=O3 --loss-scale=128");
+                     "--opt-level=O0 --seed=7|--opt-level=O0 --seed=8|--opt-level=O0 "
+                     "--seed=9|--opt-level=O0 --seed=10|--opt-level=O0 --seed=11|--opt-level=O0 "
+                     "--seed=12|--opt-level=O0 --seed=13|--opt-level=O0 --seed=14|--opt-level=O0 "
+                     "--seed=15|--opt-level=O0 --seed=16|--opt-level=O1 --loss-scale=dynamic "
+                     "--init-scale=1024|--opt-level=O2 --loss-scale=dynamic "
+                     "--init-scale=1024|--opt-level=O3 --loss-scale=128");
     ls_matrix_site site = {.subject = "t", .run_directory = "/r", .device = "cpu", .cores = 2};
     ls_job job;
     ck_assert_int_eq(ls_matrix_job(curves, &site, &job), LS_OK);

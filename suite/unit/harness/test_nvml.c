@@ -489,8 +489,7 @@ static const struct {
     {"hidden 1", "3", "0000:5e:00.0 (NVIDIA 0x2335) cannot be used: CUDA does not list it",
      "2 usable"},
     {"cuinit 802", "1",
-     "0000:17:00.0 (NVIDIA 0x2335) cannot be used: cuInit: error 802, system "
-     "not yet initialized",
+     "0000:17:00.0 (NVIDIA 0x2335) cannot be used: cuInit: error 802, system not yet initialized",
      "0 usable"},
     {"init 18", "1", "0000:17:00.0 (NVIDIA 0x2335) cannot be used: no driver", "0 usable"},
 };

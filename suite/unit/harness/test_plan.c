@@ -139,12 +139,11 @@ static void write_rank(const made *job, int rank, const char *bytes)
     for (int step = 1; step <= STEPS; step++) {
         if (strcmp(job->id, "traced") == 0) { /* full at 0.3 and 1 of backward, 5000 to 5100 ms */
             fprintf(to,
-                    "{\"event\":\"trace\",\"step\":%d,\"spans\":["
-                    "{\"name\":\"forward\",\"lane\":\"compute\",\"from_ns\":1,\"to_ns\":2},"
-                    "{\"name\":\"backward\",\"lane\":\"compute\",\"from_ns\":5e9,\"to_ns\":5.1e9},"
-                    "{\"name\":\"optimizer\",\"lane\":\"compute\",\"from_ns\":6e9,\"to_ns\":7e9},"
-                    "{\"name\":\"bucket 0\",\"lane\":\"communication\",\"from_ns\":5.03e9,"
-                    "\"to_ns\":5.09e9},"
+                    "{\"event\":\"trace\",\"step\":%d,\"spans\":[{\"name\":\"forward\","
+                    "\"lane\":\"compute\",\"from_ns\":1,\"to_ns\":2},{\"name\":\"backward\","
+                    "\"lane\":\"compute\",\"from_ns\":5e9,\"to_ns\":5.1e9},{\"name\":\"optimizer\","
+                    "\"lane\":\"compute\",\"from_ns\":6e9,\"to_ns\":7e9},{\"name\":\"bucket 0\","
+                    "\"lane\":\"communication\",\"from_ns\":5.03e9,\"to_ns\":5.09e9},"
                     "{\"name\":\"bucket 1\",\"lane\":\"communication\",\"from_ns\":%s,"
                     "\"to_ns\":5.2e9}]}\n",
                     step, step == 1 ? "5.0905e9" : "5.1e9"); /* which waited in step 1 */

@@ -137,13 +137,11 @@ static void write_rank(const char *run, const fake_job *job, int rank)
         file,
         "{\"event\":\"start\",\"schema\":1,\"world\":%d,\"threads\":%d,\"param_elements\":11175050,"
         "\"half_products\":\"fp16 emulated: this CPU has neither AMX-FP16 nor AVX512-FP16\","
-        "\"activation_bytes\":64000000,\"workspace_bytes\":9000000,\"options\":{\"opt-level\":"
-        "\"%s\","
-        "\"optimizer\":\"sgd\",\"momentum\":0.9}}\n",
+        "\"activation_bytes\":64000000,\"workspace_bytes\":9000000,"
+        "\"options\":{\"opt-level\":\"%s\",\"optimizer\":\"sgd\",\"momentum\":0.9}}\n",
         job->world, job->world == 1 ? 2 : 1, job->level);
-    fprintf(file, "{\"event\":\"buckets\",\"step\":1,\"buckets\":[{\"bytes\":26214400,\"names\":["
-                  "\"fc.bias\"]},"
-                  "{\"bytes\":18485760,\"names\":[\"conv1.weight\"]}]}\n");
+    fprintf(file, "{\"event\":\"buckets\",\"step\":1,\"buckets\":[{\"bytes\":26214400,"
+                  "\"names\":[\"fc.bias\"]},{\"bytes\":18485760,\"names\":[\"conv1.weight\"]}]}\n");
     for (int step = 1; step <= job->steps; step++) {
         write_step(file, job, rank, step, &scale);
         if (strcmp(job->role, "phases") == 0 && step >= 3 && step <= 5) {
@@ -180,9 +178,8 @@ static void write_compare(const char *run, const fake_job *job)
     LS_TEXT(name, 100, "%s/jobs/%s/compare.json", run, job->id);
     FILE *file = create(name);
     fprintf(file,
-            "{\"schema\":1,\"reference\":\"oracle\",\"step\":1,\"level\":\"%s\",\"whole\":{\"e\":%"
-            "g,\"r\":%g,"
-            "\"limit\":%g},\"tensors\":[",
+            "{\"schema\":1,\"reference\":\"oracle\",\"step\":1,\"level\":\"%s\","
+            "\"whole\":{\"e\":%g,\"r\":%g,\"limit\":%g},\"tensors\":[",
             job->level, r, r, factor * r / 2);
     for (int i = 0; i < 12; i++) {
         double own = r * exp(0.4 * noise(job, 0, i)), e = own * (1 + 0.3 * fabs(noise(job, 1, i)));
@@ -214,16 +211,13 @@ static void write_job(const char *run, const fake_job *job)
     write_member(file, "label", job->label);
     fprintf(
         file,
-        ",\"command\":[\"build/"
-        "lockstep-train\",\"-a\",\"resnet18\"],\"environment\":{},\"facts\":{\"role\":\"%s\","
-        "\"arch\":\"resnet18\",\"image_size\":64,\"batch_size\":8,\"level\":\"%s\",\"half\":\"%s\","
-        "\"world\":%d,"
-        "\"nodes\":%d,\"simulated\":%s,\"bucket_mb\":%g,\"dialect\":\"apex\",\"sync_bn\":false,"
-        "\"threads\":1,"
-        "\"warmup_steps\":%d,\"steps\":%d,\"oversubscribed\":%s,\"half_emulated\":true,\"checked\":"
-        "%s,"
-        "\"rung\":1,\"sweep\":[%s]},\"outcome\":{\"state\":\"%s\",\"first_rank\":%d,\"code\":%d,"
-        "\"signal\":%d,\"seconds\":%g,\"ranks\":[",
+        ",\"command\":[\"build/lockstep-train\",\"-a\",\"resnet18\"],\"environment\":{},"
+        "\"facts\":{\"role\":\"%s\",\"arch\":\"resnet18\",\"image_size\":64,\"batch_size\":8,"
+        "\"level\":\"%s\",\"half\":\"%s\",\"world\":%d,\"nodes\":%d,\"simulated\":%s,"
+        "\"bucket_mb\":%g,\"dialect\":\"apex\",\"sync_bn\":false,\"threads\":1,\"warmup_steps\":%d,"
+        "\"steps\":%d,\"oversubscribed\":%s,\"half_emulated\":true,\"checked\":%s,\"rung\":1,"
+        "\"sweep\":[%s]},\"outcome\":{\"state\":\"%s\",\"first_rank\":%d,\"code\":%d,\"signal\":%d,"
+        "\"seconds\":%g,\"ranks\":[",
         job->role, job->level, job->half, job->world, job->nodes, job->nodes > 1 ? "true" : "false",
         job->bucket_mb, strcmp(job->role, "evidence") == 0 ? 0 : 4, job->steps,
         job->world > 2 ? "true" : "false", job->checked ? "true" : "false", job->sweep, job->state,
@@ -257,38 +251,29 @@ static void write_verdicts(const char *run)
     for (int i = 0; i < 48; i++) {
         fprintf(file,
                 "{\"schema\":1,\"case\":\"%s.case%d\",\"family\":\"%s\",\"kind\":\"protocol\","
-                "\"requirement\":\"R%d\","
-                "\"in_claim\":true,\"verdict\":\"PASS\",\"seconds\":0.%02d,\"jobs\":[\"e.o2\"],"
-                "\"evidence\":\"ok\"}\n",
+                "\"requirement\":\"R%d\",\"in_claim\":true,\"verdict\":\"PASS\",\"seconds\":0.%02d,"
+                "\"jobs\":[\"e.o2\"],\"evidence\":\"ok\"}\n",
                 FAMILIES[i % 6], i, FAMILIES[i % 6], i, i);
     }
     fprintf(file,
-            "{\"schema\":1,\"case\":\"gradients.o3.w4.b1mb\",\"family\":\"gradients\",\"kind\":"
-            "\"protocol\","
-            "\"requirement\":\"R12\",\"in_claim\":true,\"verdict\":\"FAIL\",\"seconds\":0.41,"
-            "\"jobs\":[\"e.o3\",\"o3.w8\"],"
-            "\"evidence\":\"rank=2 "
+            "{\"schema\":1,\"case\":\"gradients.o3.w4.b1mb\",\"family\":\"gradients\","
+            "\"kind\":\"protocol\",\"requirement\":\"R12\",\"in_claim\":true,\"verdict\":\"FAIL\","
+            "\"seconds\":0.41,\"jobs\":[\"e.o3\",\"o3.w8\"],\"evidence\":\"rank=2 "
             "layer1.0.conv2.weight\",\"value\":0.031,\"limit\":0.006,\"unit\":\"of the norm\","
             "\"limit_from\":\"4 x ideal fp16\",\"cause\":\"every gradient is 2.000 x the expected "
-            "one (residual "
-            "4e-7): summed over ranks, not averaged\",\"repeat\":\"build/lockstep conform --case "
-            "gradients.o3.w4.b1mb --seed 7 --device cpu    # 3f2a91c\"}\n"
+            "one (residual 4e-7): summed over ranks, not averaged\",\"repeat\":\"build/lockstep "
+            "conform --case gradients.o3.w4.b1mb --seed 7 --device cpu    # 3f2a91c\"}\n"
             "{\"schema\":1,\"case\":\"ddp.o1.w8.b1mb\",\"family\":\"ddp\",\"in_claim\":true,"
-            "\"verdict\":\"CRASH\","
-            "\"seconds\":7.2,\"jobs\":[\"o1.b1\"],\"evidence\":\"rank 3 was ended by signal "
-            "9\",\"repeat\":"
-            "\"build/lockstep conform --case ddp.o1.w8.b1mb --seed 7 --device cpu    # 3f2a91c\"}\n"
+            "\"verdict\":\"CRASH\",\"seconds\":7.2,\"jobs\":[\"o1.b1\"],\"evidence\":\"rank 3 was "
+            "ended by signal 9\",\"repeat\":\"build/lockstep conform --case ddp.o1.w8.b1mb --seed "
+            "7 --device cpu    # 3f2a91c\"}\n"
             "{\"schema\":1,\"case\":\"schedule.warmup\",\"family\":\"schedule\",\"in_claim\":true,"
-            "\"verdict\":\"WAIVED\","
-            "\"seconds\":0.1,\"evidence\":\"lr 0.0333 instead of 0.0332\",\"waiver\":\"one step "
-            "late by design until "
-            "the schedule is agreed\"}\n"
+            "\"verdict\":\"WAIVED\",\"seconds\":0.1,\"evidence\":\"lr 0.0333 instead of 0.0332\","
+            "\"waiver\":\"one step late by design until the schedule is agreed\"}\n"
             "{\"schema\":1,\"case\":\"syncbn.group\",\"family\":\"syncbn\",\"in_claim\":false,"
-            "\"verdict\":"
-            "\"UNSUPPORTED\",\"seconds\":0.05,\"evidence\":\"--sync-bn-group\"}\n"
+            "\"verdict\":\"UNSUPPORTED\",\"seconds\":0.05,\"evidence\":\"--sync-bn-group\"}\n"
             "{\"schema\":1,\"case\":\"launch.usage\",\"family\":\"launch\",\"in_claim\":true,"
-            "\"manners\":true,\"verdict\":\"FAIL\",\"seconds\":0.05,\"evidence\":\"exit code "
-            "0\"}\n"
+            "\"manners\":true,\"verdict\":\"FAIL\",\"seconds\":0.05,\"evidence\":\"exit code 0\"}\n"
             "{\"schema\":1,");
     write_member(file, "case", HOSTILE);
     fprintf(file, ",\"family\":\"launch\",\"in_claim\":true,\"verdict\":\"FAIL\",\"seconds\":0.1,");
@@ -303,28 +288,20 @@ static void write_run(const char *run)
     LS_TEXT(name, 100, "%s/run.json", run);
     FILE *file = create(name);
     fprintf(file,
-            "{\"schema\":1,\"title\":\"Lockstep bench quick: "
-            "resnet18\",\"label\":\"quick\",\"command\":"
-            "\"make bench NGPUS=8\",\"created\":\"2026-01-02T03:04:05Z\",\"where\":\"CPU: 8 ranks "
-            "on 2 cores, no GPU "
-            "was "
-            "tested\",\"options\":{\"NGPUS\":8,\"device\":\"cpu\"},\"machine\":{\"cores\":2,"
-            "\"cpu\":\"Invented "
-            "9000\",\"memory_bytes\":"
-            "25000000000,\"libraries\":[{\"name\":\"libdnnl\",\"version\":\"2.6.3\",\"path\":\"/"
-            "usr/lib/libdnnl.so.2\"}],"
-            "\"environment\":{\"OMP_NUM_THREADS\":\"1\"}},\"version\":\"0.1.9\",\"commit\":"
-            "\"3f2a91c\",\"dirty\":true,"
-            "\"installed\":"
-            "[\"libdnnl-dev\",\"gnuplot-nox\"],\"roofline\":[{\"arch\":\"resnet18\",\"image_size\":"
-            "64,\"batch_size\":8,"
+            "{\"schema\":1,\"title\":\"Lockstep bench quick: resnet18\",\"label\":\"quick\","
+            "\"command\":\"make bench NGPUS=8\",\"created\":\"2026-01-02T03:04:05Z\","
+            "\"where\":\"CPU: 8 ranks on 2 cores, no GPU was tested\",\"options\":{\"NGPUS\":8,"
+            "\"device\":\"cpu\"},\"machine\":{\"cores\":2,\"cpu\":\"Invented 9000\","
+            "\"memory_bytes\":25000000000,\"libraries\":[{\"name\":\"libdnnl\","
+            "\"version\":\"2.6.3\",\"path\":\"/usr/lib/libdnnl.so.2\"}],"
+            "\"environment\":{\"OMP_NUM_THREADS\":\"1\"}},\"version\":\"0.1.9\","
+            "\"commit\":\"3f2a91c\",\"dirty\":true,\"installed\":[\"libdnnl-dev\",\"gnuplot-nox\"],"
+            "\"roofline\":[{\"arch\":\"resnet18\",\"image_size\":64,\"batch_size\":8,"
             "\"images_per_s\":90}],\"headline\":{\"correct\":{\"value\":\"no\",\"why\":\"claim "
-            "ddp-o2: 49 of 52 cases; 1 "
-            "outside the claim unsupported\"},\"manners\":{\"value\":\"0 of "
-            "1\",\"why\":\"1 FAIL\",\"decide\":false},\"speed\":{\"value\":\"no "
-            "baseline\",\"why\":\"oversubscribed: nothing is "
-            "gated\"},\"machine\":{\"value\":\"ready\",\"why\":\"2 cores, no NVIDIA device on the "
-            "bus\"}}}\n");
+            "ddp-o2: 49 of 52 cases; 1 outside the claim unsupported\"},\"manners\":{\"value\":\"0 "
+            "of 1\",\"why\":\"1 FAIL\",\"decide\":false},\"speed\":{\"value\":\"no baseline\","
+            "\"why\":\"oversubscribed: nothing is gated\"},\"machine\":{\"value\":\"ready\","
+            "\"why\":\"2 cores, no NVIDIA device on the bus\"}}}\n");
     fclose(file);
     for (int j = 0; j < JOB_COUNT; j++) {
         write_job(run, &JOBS[j]);

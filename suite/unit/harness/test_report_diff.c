@@ -70,8 +70,7 @@ static void write_pair(void)
         {"\"world\":3,\"weak\":true", "100,\"images_per_s_low\":99,\"images_per_s_high\":101",
          "40,\"images_per_s_low\":39,\"images_per_s_high\":41"},
         {"\"world\":4,\"oversubscribed\":true",
-         "100,\"images_per_s_low\":99,"
-         "\"images_per_s_high\":101",
+         "100,\"images_per_s_low\":99,\"images_per_s_high\":101",
          "99.5,\"images_per_s_low\":98,\"images_per_s_high\":101"},
         {"\"world\":5,\"weak\":true,\"oversubscribed\":true", "10", "11"},
         {"\"world\":6", "10", "9"},

@@ -28,9 +28,8 @@ static void write_rank(const char *job, const char *role, int rank)
     FILE *file = create(name);
     fprintf(file,
             "{\"schema\":1,\"event\":\"start\",\"device\":\"NVIDIA H200 (GPU-%d)\","
-            "\"cuda_graph\":true,\"activation_bytes\":2e10,\"workspace_bytes\":1e9,\"memory\":{"
-            "\"parameters\":5e7},"
-            "\"options\":{\"opt-level\":\"O2\"}}\n",
+            "\"cuda_graph\":true,\"activation_bytes\":2e10,\"workspace_bytes\":1e9,"
+            "\"memory\":{\"parameters\":5e7},\"options\":{\"opt-level\":\"O2\"}}\n",
             rank);
     for (int step = 1; step <= STEPS; step++) {
         if (step == 3 && waits) {
@@ -54,10 +53,9 @@ static void write_job(const char *id, const char *role, bool oversubscribed)
             "{\"schema\":1,\"id\":\"%s\",\"label\":\"O2, 4 ranks\",\"facts\":{\"role\":\"%s\","
             "\"arch\":\"resnet50\",\"image_size\":224,\"batch_size\":256,\"level\":\"O2\","
             "\"half\":\"fp16\",\"world\":%d,\"nodes\":1,\"bucket_mb\":25,\"warmup_steps\":2,"
-            "\"checked\":true,\"oversubscribed\":%s,\"sweep\":[\"level\"]},\"outcome\":{"
-            "\"state\":\"done\",\"first_rank\":-1,\"code\":0,\"signal\":0,\"seconds\":20,\"ranks\":"
-            "[{\"rank\":0,"
-            "\"rss_bytes_max\":3e9}]}}",
+            "\"checked\":true,\"oversubscribed\":%s,\"sweep\":[\"level\"]},"
+            "\"outcome\":{\"state\":\"done\",\"first_rank\":-1,\"code\":0,\"signal\":0,"
+            "\"seconds\":20,\"ranks\":[{\"rank\":0,\"rss_bytes_max\":3e9}]}}",
             id, role, GPUS, oversubscribed ? "true" : "false");
     fclose(file);
     ls_text_put(name, sizeof name, "jobs/%s/gpu.jsonl", id);
@@ -146,11 +144,10 @@ static void write_odd_gpus(void)
 {
     write_run(false);
     FILE *file = create("run.json");
-    fprintf(file, "{\"options\":{\"device\":\"cuda\"},\"machine\":{\"cores\":16},\"gpus\":["
-                  "{\"index\":3,\"uuid\":\"GPU-0\",\"address\":\"0000:10:00.0\"},"
-                  "{\"index\":7,\"uuid\":\"\",\"address\":\"0000:77:00.0\"},"
-                  "{\"uuid\":\"GPU-2\"}],\"rates\":["
-                  "{\"gpu\":3,\"copy_bytes_per_s\":4e12,\"memory_bytes_per_s\":4.8e12,"
+    fprintf(file, "{\"options\":{\"device\":\"cuda\"},\"machine\":{\"cores\":16},"
+                  "\"gpus\":[{\"index\":3,\"uuid\":\"GPU-0\",\"address\":\"0000:10:00.0\"},"
+                  "{\"index\":7,\"uuid\":\"\",\"address\":\"0000:77:00.0\"},{\"uuid\":\"GPU-2\"}],"
+                  "\"rates\":[{\"gpu\":3,\"copy_bytes_per_s\":4e12,\"memory_bytes_per_s\":4.8e12,"
                   "\"f16_flop_per_s\":7e14,\"tf32_flop_per_s\":4e14,\"f32_flop_per_s\":5e13},"
                   "{\"gpu\":3,\"copy_bytes_per_s\":3e12,\"memory_bytes_per_s\":4e12,"
                   "\"f16_flop_per_s\":8e14,\"tf32_flop_per_s\":3e14,\"f32_flop_per_s\":6e13},"

@@ -191,12 +191,10 @@ static const struct {
     {"1000", {1.25, 1, 1, 1}, "O1 (1.250) ends outside the band of 3 O0 runs [1.000, 1.000]"},
     {"00012",
      {1, 1, 1, 1, 1},
-     "O1 (1.000) and O2 (1.000) stay inside the band of 3 O0 runs "
-     "[1.000, 1.000]"},
+     "O1 (1.000) and O2 (1.000) stay inside the band of 3 O0 runs [1.000, 1.000]"},
     {"000123",
      {1, 1, 1, 0.75, 2, 3},
-     "O1 (0.750), O2 (2.000) and O3 (3.000) end outside the band of "
-     "3 O0 runs [1.000, 1.000]"},
+     "O1 (0.750), O2 (2.000) and O3 (3.000) end outside the band of 3 O0 runs [1.000, 1.000]"},
     {"0100230",
      {1, 1, 1, 1, 0.5, 0.625, 1},
      "O2 (0.500) and O3 (0.625) end outside, O1 (1.000) stays inside the band of 4 O0 runs [1.000, "

@@ -248,27 +248,23 @@ static const struct {
      "\"machine\":{},\"installed\":[],\"findings\":[]}",
      CASE("p", "true", "PASS", "")},
     {"{\"where\":\"w\",\"dirty\":false,\"installed\":[\"a\",7,\"b\"],\"machine\":{\"cores\":2,"
-     "\"on\":true,"
-     "\"off\":false,\"none\":null,\"text\":\"\",\"share\":0.25,\"large\":25000000000,\"list\":[1,"
-     "\"x\",{\"y\":[2,"
-     "{\"z\":3}]},[]],\"empty\":{},\"deep\":{\"a\":{\"b\":\"c\"},\"d\":[true]}},\"headline\":{"
-     "\"correct\":{\"value\":"
-     "\"yes\"},\"speed\":{\"why\":\"w\"},\"machine\":{\"value\":\"ready\",\"why\":\"\"}}}",
+     "\"on\":true,\"off\":false,\"none\":null,\"text\":\"\",\"share\":0.25,\"large\":25000000000,"
+     "\"list\":[1,\"x\",{\"y\":[2,{\"z\":3}]},[]],\"empty\":{},\"deep\":{\"a\":{\"b\":\"c\"},"
+     "\"d\":[true]}},\"headline\":{\"correct\":{\"value\":\"yes\"},\"speed\":{\"why\":\"w\"},"
+     "\"machine\":{\"value\":\"ready\",\"why\":\"\"}}}",
      CASE("u", "true", "UNSUPPORTED", ",\"seconds\":0.126") CASE("s", "true", "SKIP", "")
          CASE("uo", "false", "UNSUPPORTED", "") CASE("so", "false", "SKIP", "")
              CASE("po", "false", "PASS", "")},
-    {"{\"headline\":{\"manners\":{\"value\":\"0 of "
-     "1\",\"why\":\"x\",\"decide\":true}},\"findings\":["
-     "{\"code\":\"XID\",\"severity\":\"fail\",\"gpu\":2,\"address\":\"0000:30:00.0\",\"what\":"
-     "\"w\",\"do\":\"d\"},"
-     "{\"code\":\"GPU_COUNT\",\"severity\":\"fail\",\"address\":\"0000:40:00.0\",\"what\":\"w\"},"
-     "{\"code\":\"P2P_OFF\",\"severity\":\"warning\",\"what\":\"w\",\"do\":\"d\"},"
-     "{\"code\":\"DRIVER\",\"severity\":\"info\",\"gpu\":0},{\"code\":\"LATER\",\"gpu\":1}]}",
+    {"{\"headline\":{\"manners\":{\"value\":\"0 of 1\",\"why\":\"x\",\"decide\":true}},"
+     "\"findings\":[{\"code\":\"XID\",\"severity\":\"fail\",\"gpu\":2,\"address\":\"0000:30:00.0\","
+     "\"what\":\"w\",\"do\":\"d\"},{\"code\":\"GPU_COUNT\",\"severity\":\"fail\","
+     "\"address\":\"0000:40:00.0\",\"what\":\"w\"},{\"code\":\"P2P_OFF\",\"severity\":\"warning\","
+     "\"what\":\"w\",\"do\":\"d\"},{\"code\":\"DRIVER\",\"severity\":\"info\",\"gpu\":0},"
+     "{\"code\":\"LATER\",\"gpu\":1}]}",
      CASE("m", "true", "FAIL", ",\"manners\":true,\"evidence\":\"e\",\"value\":3,\"limit\":2")
          CASE("v", "true", "FAIL",
               ",\"evidence\":\"e\",\"value\":0,\"limit\":0,\"unit\":\"ulp\",\"limit_from\":\"a "
-              "rule\",\"cause\":\"c\","
-              "\"repeat\":\"r\",\"waiver\":\"\"")
+              "rule\",\"cause\":\"c\",\"repeat\":\"r\",\"waiver\":\"\"")
              CASE("w", "true", "WAIVED", ",\"waiver\":\"until then\",\"evidence\":\"e\"")
                  CASE("i1", "true", "INFRA", ",\"evidence\":\"no device\"")
                      CASE("i2", "true", "INFRA", ",\"evidence\":\"no device\"")
@@ -428,16 +424,12 @@ TEST(why_a_level_pays)
     } rows[] = {
         {STEP_ALONE("f32", 40, 9, UPDATE_ALONE(8)) "," STEP_ALONE("bf16", 15, 5, UPDATE_ALONE(6)),
          "* Why: a step alone takes 58.0 ms in f32 (products 40.0, memory passes 10.0, optimizer "
-         "and "
-         "weights 8.0) and 27.0 ms in bf16 (products 15.0, memory passes 6.0, optimizer and "
-         "weights "
-         "6.0): bf16 saves most in products, 25.0 ms. A step reduces 1.5 MB at O1.\n"},
+         "and weights 8.0) and 27.0 ms in bf16 (products 15.0, memory passes 6.0, optimizer and "
+         "weights 6.0): bf16 saves most in products, 25.0 ms. A step reduces 1.5 MB at O1.\n"},
         {STEP_ALONE("f32", 40, 9, "") "," STEP_ALONE("f16", 39, 19.5, ""),
          "* Why: a step alone takes 50.0 ms in f32 (products 40.0, memory passes 10.0) and 59.5 ms "
-         "in "
-         "f16 (products 39.0, memory passes 20.5): f16 costs most in memory passes, 10.5 ms. A "
-         "step "
-         "reduces 1.5 MB at O1.\n"},
+         "in f16 (products 39.0, memory passes 20.5): f16 costs most in memory passes, 10.5 ms. A "
+         "step reduces 1.5 MB at O1.\n"},
         {STEP_ALONE("f32", 40, 9, UPDATE_ALONE(8)) "," STEP_ALONE("f16", 40, 9, UPDATE_ALONE(2)),
          " f16 saves most in optimizer and weights, 6.0 ms. A step reduces 1.5 MB at O1.\n"},
         {STEP_ALONE("f32", 40, 9, UPDATE_ALONE(8)), NULL},

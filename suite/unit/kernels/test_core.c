@@ -743,15 +743,10 @@ TEST(words_of_a_shell)
     static const struct {
         const char *word, *quoted;
     } rows[] = {
-        {"", "''"},
-        {"a", "a"},
-        {"a b", "'a b'"},
-        {"it's", "'it'\\''s'"},
-        {"'", "''\\'"
-              "''"},
-        {"-_=./,:+@%9zZ", "-_=./,:+@%9zZ"},
-        {"$x", "'$x'"},
-        {"a;", "'a;'"},
+        {"", "''"},       {"a", "a"},
+        {"a b", "'a b'"}, {"it's", "'it'\\''s'"},
+        {"'", "''\\'''"}, {"-_=./,:+@%9zZ", "-_=./,:+@%9zZ"},
+        {"$x", "'$x'"},   {"a;", "'a;'"},
     };
     ls_words words = {0, 0, NULL};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -616,9 +616,8 @@ LOOP_TEST(a_norm_of_unequal_steps_is_refused, 3)
         GOOD(ls_amp_end(amp));
         if (block == 1 && rows[_i].refused) {
             REFUSED(ls_amp_step(amp, 0, &skipped),
-                    "lamb with max_grad_norm: parameters of one group have taken 1 and 0 "
-                    "steps, and one call cannot take the norm of both; allowed: max_grad_norm "
-                    "0");
+                    "lamb with max_grad_norm: parameters of one group have taken 1 and 0 steps, "
+                    "and one call cannot take the norm of both; allowed: max_grad_norm 0");
             ck_assert_int_eq(device_log.steps, 1);
         } else {
             GOOD(ls_amp_step(amp, 0, &skipped));

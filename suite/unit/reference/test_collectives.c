@@ -90,10 +90,8 @@ static void judge_barriers(cJSON *const rank[2])
 }
 
 static const char *const jobs[] = {
-    "--ops=gather,send --dtypes=int64,fp16 --counts=W+1,W-1 "
-    "--offsets=1 --iters=2 --barriers=5",
-    "--ops=all_reduce,all_gather --dtypes=bf16,int32,fp32 --counts=5 --data=rough "
-    "--in-place=yes",
+    "--ops=gather,send --dtypes=int64,fp16 --counts=W+1,W-1 --offsets=1 --iters=2 --barriers=5",
+    "--ops=all_reduce,all_gather --dtypes=bf16,int32,fp32 --counts=5 --data=rough --in-place=yes",
     "--ops=all_to_all,reduce --redop=max,prod --dtypes=uint8,fp32 --counts=3 --group-size=2",
     "--ops=none",
 };

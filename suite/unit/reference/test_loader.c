@@ -520,8 +520,7 @@ TEST(folder_errors)
     shell("rmdir %s/zzz && touch %s/circle/x.PNG", dir);
     options.num_classes = 10;
     ck_assert_int_eq(first_of(&options), LS_ERR_USAGE); /* another format */
-    shell("rm %s/circle/x.PNG && head -c 300 %s/ring/00001.jpg > %s/t && "
-          "mv %s/t %s/ring/00001.jpg",
+    shell("rm %s/circle/x.PNG && head -c 300 %s/ring/00001.jpg > %s/t && mv %s/t %s/ring/00001.jpg",
           dir);
     for (int workers = 0; workers <= 2; workers++) { /* a truncated image, wherever it comes */
         options.workers = workers;

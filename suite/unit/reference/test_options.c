@@ -99,21 +99,19 @@ TEST(whole_record)
 {
     static const char want[] =
         "{\"arch\":\"resnet50\",\"batch-size\":32,\"global-batch\":null,\"image-size\":224,"
-        "\"num-classes\":10,\"steps\":10,\"epochs\":null,\"opt-level\":\"O1\","
-        "\"half\":\"fp16\",\"loss-scale\":\"dynamic\",\"init-scale\":65536,"
-        "\"growth-interval\":2000,\"min-loss-scale\":0,\"max-loss-scale\":16777216,"
-        "\"keep-batchnorm-fp32\":true,\"master-weights\":false,\"tf32\":false,"
-        "\"optimizer\":\"sgd\",\"lr\":0.1,\"lr-scaling\":\"none\",\"schedule\":\"constant\","
-        "\"momentum\":0.9,\"weight-decay\":0.0001,\"nesterov\":false,\"dialect\":\"apex\","
-        "\"bucket-cap-mb\":null,\"message-size\":10000000,\"delay-allreduce\":false,"
-        "\"sync-bn\":false,\"sync-bn-group\":0,\"accumulate\":1,\"compress\":\"none\","
-        "\"find-unused\":false,\"broadcast-buffers\":false,\"average\":\"post\","
-        "\"predivide\":1,\"allreduce-fp32\":false,\"data\":\"synthetic\",\"seed\":0,"
-        "\"workers\":2,\"device\":\"auto\",\"deterministic\":false,\"threads\":0,"
+        "\"num-classes\":10,\"steps\":10,\"epochs\":null,\"opt-level\":\"O1\",\"half\":\"fp16\","
+        "\"loss-scale\":\"dynamic\",\"init-scale\":65536,\"growth-interval\":2000,"
+        "\"min-loss-scale\":0,\"max-loss-scale\":16777216,\"keep-batchnorm-fp32\":true,"
+        "\"master-weights\":false,\"tf32\":false,\"optimizer\":\"sgd\",\"lr\":0.1,"
+        "\"lr-scaling\":\"none\",\"schedule\":\"constant\",\"momentum\":0.9,"
+        "\"weight-decay\":0.0001,\"nesterov\":false,\"dialect\":\"apex\",\"bucket-cap-mb\":null,"
+        "\"message-size\":10000000,\"delay-allreduce\":false,\"sync-bn\":false,\"sync-bn-group\":0,"
+        "\"accumulate\":1,\"compress\":\"none\",\"find-unused\":false,\"broadcast-buffers\":false,"
+        "\"average\":\"post\",\"predivide\":1,\"allreduce-fp32\":false,\"data\":\"synthetic\","
+        "\"seed\":0,\"workers\":2,\"device\":\"auto\",\"deterministic\":false,\"threads\":0,"
         "\"init\":null,\"save\":null,\"resume\":null,\"dump-steps\":[],\"dump-ranks\":\"0\","
         "\"force-branches\":null,\"digest\":\"all\",\"trace\":false,\"comm\":\"auto\","
-        "\"timeout\":300,\"print-freq\":10,\"overflow-at\":[],"
-        "\"overflow-as\":\"inf@:first:-1\"}";
+        "\"timeout\":300,\"print-freq\":10,\"overflow-at\":[],\"overflow-as\":\"inf@:first:-1\"}";
     outcome found = parse("");
     ck_assert_int_eq(found.status, LS_OK);
     cJSON *json = ls_options_json(&found.options);

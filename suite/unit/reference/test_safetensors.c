@@ -450,8 +450,7 @@ TEST(damage_is_named)
     raw[bytes - 1] ^= 1;
     const char *said = refusal_of(raw, bytes);
     ck_assert_msg(sscanf(said,
-                         "tensor 'last' is damaged: its XXH64 is %16[0-9a-f], it was "
-                         "%16[0-9a-f]%c",
+                         "tensor 'last' is damaged: its XXH64 is %16[0-9a-f], it was %16[0-9a-f]%c",
                          found, was, &end) == 3 &&
                       end == '\n',
                   "%s", said);

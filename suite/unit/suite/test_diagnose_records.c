@@ -50,13 +50,11 @@ static const struct difference {
     "gradients are equal, the step's result differs: learning rate, moments or a skip"
     {false, 0, 0, .words = ""},
     {false, 0, BIT(PARAM),
-     .words = "gradients are equal, parameters differ from the start: they were "
-              "not broadcast, or masters were made before they were (first at "
-              "step 1)"},
+     .words = "gradients are equal, parameters differ from the start: they were not broadcast, or "
+              "masters were made before they were (first at step 1)"},
     {false, 0, BIT(MASTER),
-     .words = "gradients are equal, parameters differ from the start: they were "
-              "not broadcast, or masters were made before they were (first at "
-              "step 1)"},
+     .words = "gradients are equal, parameters differ from the start: they were not broadcast, or "
+              "masters were made before they were (first at step 1)"},
     {false, 0, BIT(PARAM) | BIT(GRAD), .words = LS_DIAGNOSE_DIGESTS_GRADIENTS " (first at step 1)"},
     {false, 1, BIT(PARAM), .words = STEP_DIFFERS " (first at step 2)"},
     {false, 2, BIT(MASTER), .words = STEP_DIFFERS " (first at step 3)"},
@@ -99,8 +97,7 @@ static const struct difference {
      .words = "the learning rate's schedule was not restored (first seen at step 4)"},
     {true, 0, BIT(STATE) | BIT(PARAM),
      .words = "gradients are equal, moments are not: momentum was not restored, or the masters "
-              "that weight decay reads (first seen at "
-              "step 4)"},
+              "that weight decay reads (first seen at step 4)"},
     {true, 0, BIT(MASTER),
      .words = "gradients and moments are equal, values are not: masters were made again from half "
               "weights, or the count of steps was not restored (first seen at step 4)"},

@@ -410,10 +410,9 @@ static const struct edit {
      1, "FAIL rank=0 step 6: the gradient is that of the step before, bit for bit"},
     {"events 's/\"loss\":[^,]*,\"loss_bits\":\"[^\"]*/\"loss\":2.5,\"loss_bits\":\"0x40200000/'", 1,
      "FAIL rank=0: the loss is 2.5 in each of 8 steps"},
-    {"for i in 1 2 3 4 5 6 7 8; do "
-     "l=$(grep -o '\"step\":'$i',\"loss\":[^,]*,\"loss_bits\":\"[^\"]*' rank0.jsonl); "
-     "sed -i \"s/\\\"step\\\":$i,\\\"loss\\\":[^,]*,\\\"loss_bits\\\":\\\"[^\\\"]*/$l/\" "
-     "rank1.jsonl; done",
+    {"for i in 1 2 3 4 5 6 7 8; do l=$(grep -o '\"step\":'$i',\"loss\":[^,]*,"
+     "\"loss_bits\":\"[^\"]*' rank0.jsonl); sed -i \"s/\\\"step\\\":$i,\\\"loss\\\":[^,]*,"
+     "\\\"loss_bits\\\":\\\"[^\\\"]*/$l/\" rank1.jsonl; done",
      1, "FAIL rank=1 has rank 0's loss in each of 8 steps: they train on the same images"},
     {"event 1 2 's/\"loss\":[^,]*,\"loss_bits\":\"[^\"]*/\"loss\":1.5,\"loss_bits\":\"0x3fc00000/'",
      1, "FAIL rank=1: the dump's loss is"},

@@ -437,10 +437,9 @@ TEST(an_installation_is_not_written)
 {
     link_build(folder);
     ck_assert_int_eq(paste("B=$(readlink build) T=$(cd $B && while [ ! -d suite/claims ]; do cd "
-                           "..; done; pwd); rm build; mkdir bin; cp \"$B/lockstep\" bin; "
-                           "ln -s \"$T/suite\" \"$T/plots\" . && ln -s \"$B/lib\" "
-                           "\"$B/lockstep-train\" bin && "
-                           ">bin/oracle"),
+                           "..; done; pwd); rm build; mkdir bin; cp \"$B/lockstep\" bin; ln -s "
+                           "\"$T/suite\" \"$T/plots\" . && ln -s \"$B/lib\" \"$B/lockstep-train\" "
+                           "bin && >bin/oracle"),
                      0);
     ck_assert_int_eq(
         paste("bin/lockstep conform --case gradients.o0.w2.b0.1mb --device cpu >>said 2>&1"), 0);
@@ -493,14 +492,12 @@ static const char waiting_trainer[] =
  * dumps of a timed job. */
 static const char copy[] = "cp -a . ../before";
 static const char compare[] =
-    "here=$PWD; cd ../before && find . -type f ! -path '*.s43-*/dump/*' >../files && "
-    "while read -r file; do [ -e \"$here/$file\" ] || exit 1; done <../files && "
-    "find . -name rank0.jsonl -exec grep -q '\"event\":\"end\"' {} ';' -printf '%h\\n' | "
-    "while read -r job; do [ -e \"$job/job.json\" ] && "
-    "! grep -q '\"state\":[[:space:]]*\"done\"' \"$job/job.json\" || echo \"$job\"; "
-    "done >../done && "
-    "[ -s ../done ] && while read -r job; do "
-    "diff -rx compare.json -x job.json -x dump \"$job\" \"$here/$job\" || exit 1; done <../done";
+    "here=$PWD; cd ../before && find . -type f ! -path '*.s43-*/dump/*' >../files && while read -r "
+    "file; do [ -e \"$here/$file\" ] || exit 1; done <../files && find . -name rank0.jsonl -exec "
+    "grep -q '\"event\":\"end\"' {} ';' -printf '%h\\n' | while read -r job; do [ -e "
+    "\"$job/job.json\" ] && ! grep -q '\"state\":[[:space:]]*\"done\"' \"$job/job.json\" || echo "
+    "\"$job\"; done >../done && [ -s ../done ] && while read -r job; do diff -rx compare.json -x "
+    "job.json -x dump \"$job\" \"$here/$job\" || exit 1; done <../done";
 
 /* Runs the line with sh. Returns its exit code. */
 static int shell(const char *line)

@@ -25,10 +25,9 @@ static void write_summary(const char *name, double factor, double spread, const 
     double rate = 100 * factor;
     fprintf(file,
             "{%s,\"throughput\":[{\"label\":\"O2, 2 ranks\",\"arch\":\"resnet18\",\"level\":\"O2\","
-            "\"half\":\"fp16\",\"dialect\":\"apex\",\"image_size\":64,\"batch_size\":8,"
-            "\"world\":2,\"nodes\":1,\"bucket_mb\":25,\"images_per_s\":%g,"
-            "\"images_per_s_low\":%g,\"images_per_s_high\":%g,\"not_a_result\":\"%s\","
-            "\"oversubscribed\":%s}]}\n",
+            "\"half\":\"fp16\",\"dialect\":\"apex\",\"image_size\":64,\"batch_size\":8,\"world\":2,"
+            "\"nodes\":1,\"bucket_mb\":25,\"images_per_s\":%g,\"images_per_s_low\":%g,"
+            "\"images_per_s_high\":%g,\"not_a_result\":\"%s\",\"oversubscribed\":%s}]}\n",
             machine, rate, rate * (1 - spread), rate * (1 + spread), reason,
             oversubscribed ? "true" : "false");
     fclose(file);

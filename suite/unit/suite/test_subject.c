@@ -207,9 +207,8 @@ TEST(a_subject_that_supports_three_cases_is_not_correct)
 {
     trial t;
     begin(&t,
-          "case \"$*\" in *resnet8\\ *) ;; *) echo '{\"event\":\"unsupported\","
-          "\"schema\":1,\"option\":\"--arch\",\"why\":\"resnet8 only\"}' > "
-          "\"$out\"; exit 4 ;; esac\n"
+          "case \"$*\" in *resnet8\\ *) ;; *) echo '{\"event\":\"unsupported\",\"schema\":1,"
+          "\"option\":\"--arch\",\"why\":\"resnet8 only\"}' > \"$out\"; exit 4 ;; esac\n"
           "start; step 1; step 2; finish",
           judge_steps);
     for (int i = 1; i < 6; i++) {
