@@ -21,13 +21,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RANGE_TEST(name, from, to)                                                     \
-    static void name##_fn(int _i);                                                     \
-    static const TTest name##_ttest = {#name, name##_fn, __FILE__, __LINE__};          \
-    static __attribute__((constructor)) void name##_add(void)                          \
-    {                                                                                  \
-        test_list[test_count++] = (test_entry){&name##_ttest, (int)(from), (int)(to)}; \
-    }                                                                                  \
+#define RANGE_TEST(name, from, to)                                            \
+    static void name##_fn(int _i);                                            \
+    static const TTest name##_ttest = {#name, name##_fn, __FILE__, __LINE__}; \
+    static __attribute__((constructor)) void name##_add(void)                 \
+    {                                                                         \
+        const test_entry entry = {&name##_ttest, (int)(from), (int)(to)};     \
+        test_list[test_count++] = entry;                                      \
+    }                                                                         \
     static void name##_fn(int _i CK_ATTRIBUTE_UNUSED)
 #define LOOP_TEST(name, count) RANGE_TEST(name, 0, count)
 #define TEST(name) LOOP_TEST(name, 1)
@@ -77,10 +78,11 @@ static inline int run_tests(const test_program *program)
 
 /* What main returns. */
 #define RUN_TESTS(...) run_tests(&(test_program){__VA_ARGS__})
-#define TEST_MAIN(...)                 \
-    int main(void)                     \
-    {                                  \
-        return RUN_TESTS(__VA_ARGS__); \
+#define TEST_MAIN(...)                              \
+    int main(void)                                  \
+    {                                               \
+        const test_program program = {__VA_ARGS__}; \
+        return run_tests(&program);                 \
     }
 
 #endif

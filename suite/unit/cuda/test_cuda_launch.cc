@@ -2,37 +2,35 @@
 #include "kernels/cuda/element.h"
 #include "suite/unit/run_suite.h"
 
-#include <check.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static cudaStream_t stream;
+
+/* A call of the runtime, or a launch. */
+static void must(int status)
+{
+    ck_assert_int_eq(status, 0);
+}
 
 template <typename T> static T *device(int64_t count)
 {
     void *memory = NULL;
-    ck_assert_int_eq(cudaMalloc(&memory, (size_t)count * sizeof(T)), cudaSuccess);
-    ck_assert_int_eq(cudaMemset(memory, 0, (size_t)count * sizeof(T)), cudaSuccess);
-    ck_assert_int_eq(cudaStreamSynchronize(NULL),
-                     cudaSuccess); /* the call itself does not make the host wait */
+    must(cudaMalloc(&memory, (size_t)count * sizeof(T)));
+    must(cudaMemset(memory, 0, (size_t)count * sizeof(T)));
+    must(cudaStreamSynchronize(NULL)); /* the call itself does not make the host wait */
     return (T *)memory;
 }
 
 template <typename T> static void read_back(T *to, const T *from, int64_t count)
 {
-    ck_assert_int_eq(
-        cudaMemcpyAsync(to, from, (size_t)count * sizeof(T), cudaMemcpyDeviceToHost, stream),
-        cudaSuccess);
-    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+    must(cudaMemcpyAsync(to, from, (size_t)count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+    must(cudaStreamSynchronize(stream));
 }
 
 static void set_up(void)
 {
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 }
 
 static void tear_down(void)
@@ -84,12 +82,12 @@ static ls_status launch_fill(int *to, int count)
     return LS_OK;
 }
 
-START_TEST(blocks_sum_by_shuffles_and_barriers)
+TEST(blocks_sum_by_shuffles_and_barriers)
 {
     enum { COUNT = 1000 };
     int *values = device<int>(COUNT), *sums = device<int>(4), host[4], expected[4] = {0};
-    ck_assert_int_eq(launch_fill(values, COUNT), LS_OK);
-    ck_assert_int_eq(launch_sum(values, COUNT, sums), LS_OK);
+    must(launch_fill(values, COUNT));
+    must(launch_sum(values, COUNT, sums));
     read_back(host, sums, 4);
     for (int i = 0; i < COUNT; i++) {
         expected[i / 256] += i;
@@ -98,7 +96,6 @@ START_TEST(blocks_sum_by_shuffles_and_barriers)
         ck_assert_int_eq(host[b], expected[b]);
     }
 }
-END_TEST
 
 /* Each thread but three passes its predecessor's number on, through shared memory that is written
  * after a barrier; `barrier`: and read after another. */
@@ -126,7 +123,7 @@ static bool passed_on(const char *order, int barrier)
     int *numbers = device<int>(64), host[64];
     bool right = true;
     setenv("LS_EMULATED_ORDER", order, 1);
-    ck_assert_int_eq(launch_pass_on(numbers, barrier), LS_OK);
+    must(launch_pass_on(numbers, barrier));
     read_back(host, numbers, 64);
     unsetenv("LS_EMULATED_ORDER");
     for (int at = 0; at < 64; at++) {
@@ -137,7 +134,7 @@ static bool passed_on(const char *order, int barrier)
 }
 
 /* A barrier that is missing shows in drawn orders, also where neither direction shows it. */
-START_TEST(order_shows_a_missing_barrier)
+TEST(order_shows_a_missing_barrier)
 {
     int wrong = 0;
     for (int seed = 0; seed < 50; seed++) {
@@ -150,7 +147,6 @@ START_TEST(order_shows_a_missing_barrier)
     ck_assert(passed_on("forward", 0) && passed_on("backward", 0));
     ck_assert_int_eq(wrong, 50);
 }
-END_TEST
 
 LS_KERNEL votes(unsigned *ballot, int *partner, int *best)
 {
@@ -171,11 +167,11 @@ static ls_status launch_votes(unsigned *ballot, int *partner, int *best)
     return LS_OK;
 }
 
-START_TEST(lanes_vote_and_exchange)
+TEST(lanes_vote_and_exchange)
 {
     unsigned *ballot = device<unsigned>(32), bits[32], expected = 0;
     int *partner = device<int>(32), *best = device<int>(1), other[32], most;
-    ck_assert_int_eq(launch_votes(ballot, partner, best), LS_OK);
+    must(launch_votes(ballot, partner, best));
     read_back(bits, ballot, 32);
     read_back(other, partner, 32);
     read_back(&most, best, 1);
@@ -188,7 +184,6 @@ START_TEST(lanes_vote_and_exchange)
     }
     ck_assert_int_eq(most, 31);
 }
-END_TEST
 
 template <typename T> LS_KERNEL twice(T *values)
 {
@@ -208,7 +203,7 @@ static ls_status launch_twice(ls_dtype type, void *values)
     return LS_OK;
 }
 
-START_TEST(elements_of_every_type)
+TEST(elements_of_every_type)
 {
     static const uint16_t one[] = {0x3c00, 0x3f80}, two[] = {0x4000, 0x4000};
     for (int half = 0; half < 2; half++) {
@@ -216,16 +211,14 @@ START_TEST(elements_of_every_type)
         for (int i = 0; i < 32; i++) {
             host[i] = one[half];
         }
-        ck_assert_int_eq(cudaMemcpy(values, host, sizeof host, cudaMemcpyHostToDevice),
-                         cudaSuccess);
-        ck_assert_int_eq(launch_twice(half == 0 ? LS_F16 : LS_BF16, values), LS_OK);
+        must(cudaMemcpy(values, host, sizeof host, cudaMemcpyHostToDevice));
+        must(launch_twice(half == 0 ? LS_F16 : LS_BF16, values));
         read_back(host, values, 32);
         for (int i = 0; i < 32; i++) {
             ck_assert_uint_eq(host[i], two[half]);
         }
     }
 }
-END_TEST
 
 /* ---- what it refuses: in a child, which must abort and name the kernel ----------------------- */
 
@@ -366,7 +359,7 @@ static ls_status launch_bad(int which, int *out)
     return LS_OK;
 }
 
-START_TEST(wrong_kernels_abort)
+LOOP_TEST(wrong_kernels_abort, 11)
 {
     static const char *const expected[][2] = {
         {"kernel half_waits", "returns while 32 threads wait in __syncthreads"},
@@ -404,7 +397,6 @@ START_TEST(wrong_kernels_abort)
     ck_assert_msg(strstr(text, expected[_i][0]) != NULL && strstr(text, expected[_i][1]) != NULL,
                   "%s", text);
 }
-END_TEST
 
 /* Early starts keep the order of the stream, recorded or not. */
 static ls_status launch_chain(int *out)
@@ -417,19 +409,19 @@ static ls_status launch_chain(int *out)
     return LS_OK;
 }
 
-START_TEST(early_kernels_wait)
+TEST(early_kernels_wait)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     int *values = device<int>(64), host[64];
     cudaMemsetAsync(values, 0, sizeof host, stream);
-    ck_assert_int_eq(launch_chain(values), LS_OK);
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    ck_assert_int_eq(launch_chain(values), LS_OK);
-    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    must(launch_chain(values));
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    must(launch_chain(values));
+    must(cudaStreamEndCapture(stream, &graph));
+    must(cudaGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        must(cudaGraphLaunch(exec, stream));
     }
     read_back(host, values, 64);
     for (int i = 0; i < 64; i++) {
@@ -438,7 +430,6 @@ START_TEST(early_kernels_wait)
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
 }
-END_TEST
 
 /* ---- streams and graphs ---------------------------------------------------------------------- */
 
@@ -453,7 +444,7 @@ static ls_status launch_add(int *to, cudaStream_t where)
     return LS_OK;
 }
 
-START_TEST(graph_replays_what_was_recorded)
+TEST(graph_replays_what_was_recorded)
 {
     cudaStream_t side;
     cudaEvent_t fork, join;
@@ -461,23 +452,22 @@ START_TEST(graph_replays_what_was_recorded)
     cudaGraphExec_t exec;
     int *values = device<int>(8), host[8];
     void *pinned = NULL;
-    ck_assert_int_eq(cudaHostAlloc(&pinned, sizeof host, 0), cudaSuccess);
+    must(cudaHostAlloc(&pinned, sizeof host, 0));
     memset(pinned, 0, sizeof host);
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&join), cudaSuccess);
+    must(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    must(cudaEventCreate(&fork));
+    must(cudaEventCreate(&join));
 
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    ck_assert_int_eq(cudaMemcpyAsync(values, pinned, sizeof host, cudaMemcpyHostToDevice, stream),
-                     cudaSuccess);
-    ck_assert_int_eq(launch_add(values, stream), LS_OK);
-    ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
-    ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
-    ck_assert_int_eq(launch_add(values, side), LS_OK);
-    ck_assert_int_eq(cudaEventRecord(join, side), cudaSuccess);
-    ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
-    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    must(cudaMemcpyAsync(values, pinned, sizeof host, cudaMemcpyHostToDevice, stream));
+    must(launch_add(values, stream));
+    must(cudaEventRecord(fork, stream));
+    must(cudaStreamWaitEvent(side, fork, 0));
+    must(launch_add(values, side));
+    must(cudaEventRecord(join, side));
+    must(cudaStreamWaitEvent(stream, join, 0));
+    must(cudaStreamEndCapture(stream, &graph));
+    must(cudaGraphInstantiate(&exec, graph, 0));
     read_back(host, values, 8);
     ck_assert_int_eq(host[3], 0); /* recorded, not executed */
 
@@ -485,7 +475,7 @@ START_TEST(graph_replays_what_was_recorded)
         for (int i = 0; i < 8; i++) {
             ((int *)pinned)[i] = 10 * start;
         }
-        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        must(cudaGraphLaunch(exec, stream));
         read_back(host, values, 8);
         ck_assert_int_eq(host[7], 10 * start + 2);
     }
@@ -495,60 +485,57 @@ START_TEST(graph_replays_what_was_recorded)
     cudaEventDestroy(join);
     cudaStreamDestroy(side);
 }
-END_TEST
 
-START_TEST(capture_refuses_what_a_graph_cannot_hold)
+TEST(capture_refuses_what_a_graph_cannot_hold)
 {
     cudaStream_t side;
     cudaEvent_t fork;
     cudaGraph_t graph;
     void *memory = NULL;
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    must(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    must(cudaEventCreate(&fork));
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ck_assert_int_eq(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
     ck_assert_int_eq(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
     ck_assert_ptr_null(graph);
 
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ck_assert_int_eq(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
 
     int *values = device<int>(8);
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
-    ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
-    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    must(cudaEventRecord(fork, stream));
+    must(cudaStreamWaitEvent(side, fork, 0));
+    must(launch_add(values, side));
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
     cudaGetLastError();
-    ck_assert_int_eq(launch_add(values, side), LS_OK);
+    must(launch_add(values, side));
     cudaEventDestroy(fork);
     cudaStreamDestroy(side);
 }
-END_TEST
 
 /* With LS_EMULATED_LATE work waits until it is needed, and events order streams. */
-START_TEST(late_work_keeps_the_order_of_events)
+TEST(late_work_keeps_the_order_of_events)
 {
     setenv("LS_EMULATED_LATE", "1", 1);
     cudaStream_t side;
     cudaEvent_t ready;
     int *values = device<int>(8), host[8];
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&ready), cudaSuccess);
-    ck_assert_int_eq(launch_add(values, side), LS_OK);
-    ck_assert_int_eq(cudaEventRecord(ready, side), cudaSuccess);
+    must(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    must(cudaEventCreate(&ready));
+    must(launch_add(values, side));
+    must(cudaEventRecord(ready, side));
     read_back(host, values, 8);
     ck_assert_int_eq(host[0], 0); /* nothing waited for the other stream */
-    ck_assert_int_eq(cudaStreamWaitEvent(stream, ready, 0), cudaSuccess);
+    must(cudaStreamWaitEvent(stream, ready, 0));
     read_back(host, values, 8);
     ck_assert_int_eq(host[0], 1);
     cudaEventDestroy(ready);
     cudaStreamDestroy(side);
     unsetenv("LS_EMULATED_LATE");
 }
-END_TEST
 
 LS_KERNEL copy_eight(int *to, const int *from)
 {
@@ -570,36 +557,35 @@ static bool branch_is_ordered(int seed, bool recorded, bool forks, bool joins)
     int *values = device<int>(8), *read = device<int>(8), *seen = device<int>(8), host[8];
     char late[16];
     snprintf(late, sizeof late, "%d", seed);
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&fork), cudaSuccess);
-    ck_assert_int_eq(cudaEventCreate(&join), cudaSuccess);
+    must(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    must(cudaEventCreate(&fork));
+    must(cudaEventCreate(&join));
     setenv("LS_EMULATED_LATE", late, 1);
     if (recorded) {
-        ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                         cudaSuccess);
+        must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         /* into the capture, but not behind the first addition */
-        ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
-        ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+        must(cudaEventRecord(fork, stream));
+        must(cudaStreamWaitEvent(side, fork, 0));
     }
-    ck_assert_int_eq(launch_add(values, stream), LS_OK);
-    ck_assert_int_eq(launch_add(values, stream), LS_OK);
+    must(launch_add(values, stream));
+    must(launch_add(values, stream));
     if (forks) {
-        ck_assert_int_eq(cudaEventRecord(fork, stream), cudaSuccess);
-        ck_assert_int_eq(cudaStreamWaitEvent(side, fork, 0), cudaSuccess);
+        must(cudaEventRecord(fork, stream));
+        must(cudaStreamWaitEvent(side, fork, 0));
     }
-    ck_assert_int_eq(launch_copy(read, values, side), LS_OK);
-    ck_assert_int_eq(cudaEventRecord(join, side), cudaSuccess);
+    must(launch_copy(read, values, side));
+    must(cudaEventRecord(join, side));
     if (joins) {
-        ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+        must(cudaStreamWaitEvent(stream, join, 0));
     }
-    ck_assert_int_eq(launch_copy(seen, read, stream), LS_OK);
-    ck_assert_int_eq(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+    must(launch_copy(seen, read, stream));
+    must(cudaStreamWaitEvent(stream, join, 0));
     if (recorded) {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
-        ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-        ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
-        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        must(cudaStreamEndCapture(stream, &graph));
+        must(cudaGraphInstantiate(&exec, graph, 0));
+        must(cudaGraphLaunch(exec, stream));
         cudaGraphDestroy(graph);
         cudaGraphExecDestroy(exec);
     }
@@ -612,7 +598,7 @@ static bool branch_is_ordered(int seed, bool recorded, bool forks, bool joins)
 }
 
 /* Drawn orders of streams, and of a graph's branches, show both waits if they are missing. */
-START_TEST(drawn_runs_show_a_missing_wait)
+LOOP_TEST(drawn_runs_show_a_missing_wait, 2)
 {
     int no_fork = 0, no_join = 0;
     for (int seed = 2; seed < 52; seed++) {
@@ -623,9 +609,8 @@ START_TEST(drawn_runs_show_a_missing_wait)
     ck_assert_int_gt(no_fork, 5);
     ck_assert_int_gt(no_join, 5);
 }
-END_TEST
 
-START_TEST(wrong_calls_are_errors)
+TEST(wrong_calls_are_errors)
 {
     int *values = device<int>(8), host[8] = {0};
     ck_assert_int_eq(cudaMemcpyAsync(values, host, 64, cudaMemcpyHostToDevice, stream),
@@ -633,15 +618,14 @@ START_TEST(wrong_calls_are_errors)
     ck_assert_int_eq(cudaMemcpyAsync(host, host, 8, cudaMemcpyDeviceToHost, stream),
                      cudaErrorInvalidValue);
     ck_assert_int_eq(cudaFree(host), cudaErrorInvalidValue);
-    ck_assert_int_eq(cudaFree(values), cudaSuccess);
+    must(cudaFree(values));
     ck_assert_int_eq(cudaMemcpyAsync(values, host, 8, cudaMemcpyHostToDevice, stream),
                      cudaErrorInvalidValue); /* freed */
     ck_assert_int_eq(cudaGetLastError(), cudaErrorInvalidValue);
 }
-END_TEST
 
 /* A host access to device memory faults if the guard is on. */
-START_TEST(device_memory_is_out_of_reach)
+TEST(device_memory_is_out_of_reach)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -655,25 +639,5 @@ START_TEST(device_memory_is_out_of_reach)
     waitpid(child, &status, 0);
     ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %d", status);
 }
-END_TEST
 
-int main(void)
-{
-    TCase *launch = tcase_create("launch");
-    tcase_add_checked_fixture(launch, set_up, tear_down);
-    tcase_add_test(launch, blocks_sum_by_shuffles_and_barriers);
-    tcase_add_test(launch, order_shows_a_missing_barrier);
-    tcase_add_test(launch, lanes_vote_and_exchange);
-    tcase_add_test(launch, elements_of_every_type);
-    tcase_add_loop_test(launch, wrong_kernels_abort, 0, 11);
-    tcase_add_test(launch, early_kernels_wait);
-    tcase_add_test(launch, graph_replays_what_was_recorded);
-    tcase_add_test(launch, capture_refuses_what_a_graph_cannot_hold);
-    tcase_add_test(launch, late_work_keeps_the_order_of_events);
-    tcase_add_loop_test(launch, drawn_runs_show_a_missing_wait, 0, 2);
-    tcase_add_test(launch, wrong_calls_are_errors);
-    tcase_add_test(launch, device_memory_is_out_of_reach);
-    Suite *suite = suite_create("cuda_launch");
-    suite_add_tcase(suite, launch);
-    return run_suite(suite);
-}
+TEST_MAIN("cuda_launch", 0, set_up, tear_down, NULL, NULL)
