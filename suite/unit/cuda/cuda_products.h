@@ -43,6 +43,28 @@ static inline void bench_close(bench *b)
     b->api->close(b->backend);
 }
 
+static inline ls_conv *bench_conv(bench *b, const ls_conv_shape *shape, ls_dtype type,
+                                  ls_conv_dx dx)
+{
+    ls_conv *conv = NULL;
+    ck_assert_int_eq(ls_conv_create(b->backend, "layer1.0.conv1", shape, type, dx, &conv), LS_OK);
+    return conv;
+}
+
+/* With its one convolution. */
+static inline void bench_drop(bench *b, ls_conv *conv)
+{
+    ls_conv_destroy(conv);
+    bench_close(b);
+}
+
+static inline void bench_chose(const ls_conv *conv, const char *engines)
+{
+    char text[1024];
+    ls_conv_choice(conv, text, sizeof text);
+    ck_assert_str_eq(text, engines);
+}
+
 static inline void bench_workspace(bench *b, int64_t bytes)
 {
     b->api->memory_free(b->backend, b->workspace);

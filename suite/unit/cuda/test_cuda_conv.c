@@ -68,31 +68,36 @@ static void run_all(bench *b, ls_conv *conv, const tensors *d)
 
 static ls_conv *conv_of(bench *b, const ls_conv_shape *shape, ls_dtype type)
 {
-    ls_conv *conv = NULL;
-    ck_assert_int_eq(
-        ls_conv_create(b->backend, "layer1.0.conv1", shape, type, LS_CONV_DX_WRITTEN, &conv),
-        LS_OK);
-    return conv;
+    return bench_conv(b, shape, type, LS_CONV_DX_WRITTEN);
 }
 
-/* In every mode: a wrong engine anywhere would show. */
-LOOP_TEST(all_passes_are_exact, (SHAPES * TYPES))
+/* In every mode: a wrong engine anywhere would show. The gradient of x may be added to x. */
+static void check_modes(const ls_conv_shape *shape, ls_dtype type, ls_conv_dx dx)
 {
-    const ls_conv_shape *shape = &shapes[_i % SHAPES];
-    ls_dtype type = types[_i / SHAPES % TYPES];
     sums t = sums_of(shape);
+    for (int64_t i = 0; i < t.x_count && dx == LS_CONV_DX_ADDED; i++) {
+        t.dx[i] += t.x[i];
+    }
     for (int mode = 0; mode < 8; mode++) {
         bench b = bench_open(mode & 1, mode & 2, mode & 4);
-        ls_conv *conv = conv_of(&b, shape, type);
+        ck_assert(dx != LS_CONV_DX_ADDED || ls_conv_adds(b.backend, shape, type));
+        ls_conv *conv = bench_conv(&b, shape, type, dx);
         bench_workspace(&b, ls_conv_workspace_bytes(conv));
         tensors d = tensors_of(&b, type, &t);
+        if (dx == LS_CONV_DX_ADDED) {
+            put(&b, type, d.dx, t.x, t.x_count);
+        }
         run_all(&b, conv, &d);
         all_equal(&b, type, &d, &t);
         tensors_free(&b, &d);
-        ls_conv_destroy(conv);
-        bench_close(&b);
+        bench_drop(&b, conv);
     }
     sums_free(&t);
+}
+
+LOOP_TEST(all_passes_are_exact, (SHAPES * TYPES))
+{
+    check_modes(&shapes[_i % SHAPES], types[_i / SHAPES], LS_CONV_DX_WRITTEN);
 }
 
 /* ---- gradients onto gradients ---------------------------------------------------------------- */
@@ -101,28 +106,7 @@ LOOP_TEST(all_passes_are_exact, (SHAPES * TYPES))
  * rounding in between would show. */
 LOOP_TEST(gradients_are_added, (SHAPES * TYPES))
 {
-    const ls_conv_shape *shape = &shapes[_i % SHAPES];
-    ls_dtype type = types[_i / SHAPES % TYPES];
-    sums t = sums_of(shape);
-    for (int64_t i = 0; i < t.x_count; i++) {
-        t.dx[i] += t.x[i];
-    }
-    for (int mode = 0; mode < 8; mode++) {
-        bench b = bench_open(mode & 1, mode & 2, mode & 4);
-        ls_conv *conv = NULL;
-        ck_assert(ls_conv_adds(b.backend, shape, type));
-        ck_assert_int_eq(ls_conv_create(b.backend, "it", shape, type, LS_CONV_DX_ADDED, &conv),
-                         LS_OK);
-        bench_workspace(&b, ls_conv_workspace_bytes(conv));
-        tensors d = tensors_of(&b, type, &t);
-        put(&b, type, d.dx, t.x, t.x_count);
-        run_all(&b, conv, &d);
-        all_equal(&b, type, &d, &t);
-        tensors_free(&b, &d);
-        ls_conv_destroy(conv);
-        bench_close(&b);
-    }
-    sums_free(&t);
+    check_modes(&shapes[_i % SHAPES], types[_i / SHAPES], LS_CONV_DX_ADDED);
 }
 
 static bool adds(bench *b, const ls_conv_shape *shape, const char *variable, const char *value)
@@ -155,11 +139,9 @@ LOOP_TEST(adding_rounds_once, TYPES)
 {
     for (int benchmark = 0; benchmark < 2; benchmark++) {
         bench b = bench_open(true, false, benchmark == 1);
-        ls_conv *conv = NULL;
         char text[1024];
         setenv("LS_EMULATED_ROUNDS_FIRST", "21", 1);
-        ck_assert_int_eq(
-            ls_conv_create(b.backend, "it", &shapes[1], types[_i], LS_CONV_DX_ADDED, &conv), LS_OK);
+        ls_conv *conv = bench_conv(&b, &shapes[1], types[_i], LS_CONV_DX_ADDED);
         ls_conv_describe(conv, text, sizeof text);
         const char *added = strstr(text, "backward data, added eng");
         ck_assert_ptr_nonnull(added);
@@ -176,17 +158,13 @@ LOOP_TEST(adding_rounds_once, TYPES)
 TEST(named_engines_round_once)
 {
     bench b = bench_open(true, false, false);
-    ls_conv *conv = NULL;
+    ls_conv *conv = bench_conv(&b, &shapes[1], LS_F16, LS_CONV_DX_ADDED);
     char choice[1024];
-    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &conv),
-                     LS_OK);
     ls_conv_choice(conv, choice, sizeof choice);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
     b = bench_open(true, false, false);
     setenv("LS_EMULATED_ROUNDS_FIRST", "21", 1);
-    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &conv),
-                     LS_OK);
+    conv = bench_conv(&b, &shapes[1], LS_F16, LS_CONV_DX_ADDED);
     setenv("LS_EMULATED_ROUNDS_FIRST", "all", 1);
     catch_lines();
     ls_status status = ls_conv_choose(conv, choice);
@@ -194,17 +172,15 @@ TEST(named_engines_round_once)
     unsetenv("LS_EMULATED_ROUNDS_FIRST");
     ck_assert_msg(status == LS_ERR_UNSUPPORTED, "%s: %s", choice, said);
     ck_assert_ptr_nonnull(strstr(said, "such engines do not round once what they add to here"));
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* The same shape has a plan for each kind of write, and the description says which. */
 TEST(adding_is_a_plan_of_its_own)
 {
     bench b = bench_open(true, false, false);
-    ls_conv *written = conv_of(&b, &shapes[1], LS_F16), *added = NULL;
-    ck_assert_int_eq(ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_ADDED, &added),
-                     LS_OK);
+    ls_conv *written = conv_of(&b, &shapes[1], LS_F16);
+    ls_conv *added = bench_conv(&b, &shapes[1], LS_F16, LS_CONV_DX_ADDED);
     char text[1024];
     ls_conv_describe(written, text, sizeof text);
     ck_assert_ptr_null(strstr(text, "added"));
@@ -245,11 +221,8 @@ ROWS_TEST(engines_are_taken_by_their_notes, taken)
     ls_conv_shape shape = {1, c->channels, 6, 6, c->channels, 6, 6, 3, 1, 1};
     bench b = bench_open(c->deterministic, c->tf32, false);
     ls_conv *conv = conv_of(&b, &shape, c->type);
-    char text[1024];
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, c->choice);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_chose(conv, c->choice);
+    bench_drop(&b, conv);
 }
 
 TEST(description_names_engine_and_notes)
@@ -262,8 +235,7 @@ TEST(description_names_engine_and_notes)
                            "backward data eng21_k2=0_k14=3 0.1 MB [tensor core, graph nodes]; "
                            "backward weights eng21_k2=0_k14=3 0.1 MB [tensor core, graph nodes]");
     ck_assert_int_eq(ls_conv_workspace_bytes(conv), 65536);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 static double *forward_twice(bool deterministic, double **second, int64_t *count)
@@ -289,8 +261,7 @@ static double *forward_twice(bool deterministic, double **second, int64_t *count
     free(x);
     free(w);
     sums_free(&t);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
     return result[0];
 }
 
@@ -325,8 +296,7 @@ TEST(tf32_only_where_allowed)
         b.api->memory_free(b.backend, dx);
         b.api->memory_free(b.backend, dw);
         b.api->memory_free(b.backend, y);
-        ls_conv_destroy(conv);
-        bench_close(&b);
+        bench_drop(&b, conv);
     }
 }
 
@@ -375,8 +345,7 @@ TEST(notes_of_a_newer_library)
                   "%s", said);
     ls_conv_describe(conv, text, sizeof text);
     ck_assert_msg(strstr(text, "eng15") != NULL && strstr(text, "unknown") != NULL, "%s", text);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* ---- one choice for all ranks ---------------------------------------------------------------- */
@@ -394,8 +363,7 @@ TEST(benchmark_takes_a_fast_one)
     bench other = bench_open(true, false, false);
     ls_conv *follower = conv_of(&other, &shapes[1], LS_F16);
     ck_assert_int_eq(ls_conv_choose(follower, choice), LS_OK);
-    ls_conv_choice(follower, text, sizeof text);
-    ck_assert_str_eq(text, choice);
+    bench_chose(follower, choice);
     sums t = sums_of(&shapes[1]);
     tensors d = tensors_of(&other, LS_F16, &t);
     bench_workspace(&other, ls_conv_workspace_bytes(follower));
@@ -443,8 +411,7 @@ ROWS_TEST(choices_that_do_not_fit_change_nothing, unfit)
     ck_assert_msg(strstr(said, "layer1.0.conv1: ") != NULL, "%s", said);
     ls_conv_choice(conv, after, sizeof after);
     ck_assert_str_eq(after, before);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* A rank whose GPU has less memory follows, up to four times its own limit. */
@@ -462,8 +429,7 @@ TEST(choices_of_a_larger_gpu)
     catch_lines();
     ck_assert_int_eq(ls_conv_choose(conv, "eng30 eng30 eng21_k2=1"), LS_ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(caught_text(), "want more workspace than allowed"));
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 TEST(equal_shapes_share_plans)
@@ -476,17 +442,13 @@ TEST(equal_shapes_share_plans)
     ck_assert_int_eq(b.backend->plans->searched, 6);
     ls_conv_shape wider = shapes[1];
     wider.batch = 3;
-    ls_conv *other_shape = conv_of(&b, &wider, LS_F16), *stem = NULL;
+    ls_conv *other_shape = conv_of(&b, &wider, LS_F16);
     ck_assert_int_eq(b.backend->plans->searched, 9);
-    ck_assert_int_eq(ls_conv_create(b.backend, "conv1", &shapes[0], LS_F16, LS_CONV_DX_NONE, &stem),
-                     LS_OK);
+    ls_conv *stem = bench_conv(&b, &shapes[0], LS_F16, LS_CONV_DX_NONE);
     ck_assert_int_eq(b.backend->plans->searched, 11); /* the image's gradient is not needed */
-    char text[1024];
-    ls_conv_choice(stem, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 - eng15");
+    bench_chose(stem, "eng15 - eng15");
     ck_assert_int_eq(ls_conv_choose(stem, "eng22 - eng15"), LS_OK);
-    ls_conv_choice(one, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 eng15 eng15");
+    bench_chose(one, "eng15 eng15 eng15");
     ls_conv_destroy(one);
     ls_conv_destroy(two);
     ls_conv_destroy(other_type);

@@ -25,9 +25,8 @@ static const ls_conv_pass passes[] = {LS_CONV_FORWARD_SUMS, LS_CONV_DATA_GATED, 
  * another one; or the three passes that apply a norm. */
 static ls_conv *fused_conv(bench *b, kind kind, const ls_conv_shape *shape, ls_dtype type)
 {
-    ls_conv *conv = NULL;
     ls_conv_dx dx = kind == JOINED || kind == TWICE ? LS_CONV_DX_ADDED : LS_CONV_DX_WRITTEN;
-    ck_assert_int_eq(ls_conv_create(b->backend, "it", shape, type, dx, &conv), LS_OK);
+    ls_conv *conv = bench_conv(b, shape, type, dx);
     ck_assert_int_eq(ls_conv_fuse(conv, passes[kind == APPLIED ? GATED : kind],
                                   kind == SUMS ? ls_fuse_admit : ls_fuse_admit_gate),
                      LS_OK);
@@ -83,8 +82,7 @@ LOOP_TEST(results_and_sums_are_exact, 2 * SHAPES)
     check_sums(&b, sums, wanted, out, s->out_channels);
     BENCH_FREE(&b, x, w, y, sums, plain);
     HOST_FREE(x_value, w_value, got, wanted);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* A norm of integers on the device. */
@@ -196,8 +194,7 @@ LOOP_TEST(gradients_and_sums_are_exact, 2 * (SHAPES - 1) + 4)
     HOST_FREE(dy_value, w_value, other_value, got, wanted);
     drop_norm(&b, &n[0]);
     drop_norm(&b, &n[1]);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* Integers: the operand, both results and the sums have one right value each, those of the plain
@@ -250,8 +247,7 @@ LOOP_TEST(applied_results_and_sums_are_exact, 2 * (SHAPES - 1))
     BENCH_FREE(&b, x, w, dy, full, scale, bias, y[0], y[1], dw[0], dw[1], sums);
     HOST_FREE(x_value, w_value, dy_value, scale_value, bias_value, operand, got, wanted, got_dw,
               wanted_dw);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */
@@ -282,8 +278,7 @@ LOOP_TEST(without_an_engine_nothing_is_fused, KINDS)
         ck_assert_str_eq(said, ""); /* no error: there is an alternative */
         ck_assert_int_eq(fuses(conv, (kind)_i), rows[i].fused);
         ck_assert_int_eq(strchr(text, '=') != NULL && strstr(text, "eng41") != NULL, rows[i].fused);
-        ls_conv_destroy(conv);
-        bench_close(&b);
+        bench_drop(&b, conv);
     }
 }
 
@@ -339,7 +334,7 @@ static const struct fault {
 ROWS_TEST(wrong_results_are_not_admitted, faults)
 {
     const struct fault *f = &faults[_i];
-    char what[160], text[1024];
+    char what[160];
     bench b = bench_open(false, false, false);
     setenv("LS_EMULATED_CONV_WRONG", f->what, 1);
     catch_lines();
@@ -350,7 +345,8 @@ ROWS_TEST(wrong_results_are_not_admitted, faults)
     const char *again = caught_text();
     unsetenv("LS_EMULATED_CONV_WRONG");
     snprintf(what, sizeof what,
-             "it, and layers of its shape: the %s of engine eng41_k2=0_k14=3 is not used: on exact "
+             "layer1.0.conv1, and layers of its shape: the %s of engine eng41_k2=0_k14=3 is not "
+             "used: on exact "
              "data ",
              f->pass);
     const char *parts[] = {what, f->says, ", wanted ", " within "};
@@ -359,14 +355,12 @@ ROWS_TEST(wrong_results_are_not_admitted, faults)
     }
     ck_assert(!fuses(conv, f->kind) && !fuses(second, f->kind));
     ck_assert_str_eq(again, ""); /* the shape is known */
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, f->kind == APPLIED && f->pass != gate
-                               ? "eng15 eng15 eng15 gate=eng41_k2=0_k14=3"
-                               : "eng15 eng15 eng15");
+    bench_chose(conv, f->kind == APPLIED && f->pass != gate
+                          ? "eng15 eng15 eng15 gate=eng41_k2=0_k14=3"
+                          : "eng15 eng15 eng15");
     free(said);
     ls_conv_destroy(second);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* Mistakes that come later than the trial, and other decisions near ties. */
@@ -388,8 +382,7 @@ ROWS_TEST(right_results_are_admitted, unseen)
         unsetenv("LS_EMULATED_CONV_WRONG");
         ck_assert_str_eq(said, "");
         ck_assert(fuses(conv, unseen[_i].kind));
-        ls_conv_destroy(conv);
-        bench_close(&b);
+        bench_drop(&b, conv);
     }
 }
 
@@ -408,8 +401,7 @@ LOOP_TEST(engines_are_timed, 2)
     const char *timed = strstr(at, " ms, best of ");
     ck_assert(timed != NULL && timed < strstr(at, next[_i]));
     ck_assert_int_eq(atoi(timed + strlen(" ms, best of ")), 3);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 static int tried; /* fused plans shown to admit_and_count */
@@ -428,9 +420,7 @@ static ls_status admit_and_count(ls_backend *backend, const char *layer, const l
 
 static ls_conv *counted_conv(bench *b, const ls_conv_shape *shape)
 {
-    ls_conv *conv = NULL;
-    ck_assert_int_eq(ls_conv_create(b->backend, "it", shape, LS_F16, LS_CONV_DX_WRITTEN, &conv),
-                     LS_OK);
+    ls_conv *conv = bench_conv(b, shape, LS_F16, LS_CONV_DX_WRITTEN);
     ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, admit_and_count), LS_OK);
     return conv;
 }
@@ -458,22 +448,19 @@ TEST(choice_travels_as_text)
     static const char *const other = "eng15 eng15 eng15 sums=eng41_k2=2_k14=4";
     bench b = bench_open(false, false, false);
     ls_conv *conv = counted_conv(&b, &shapes[1]);
-    char text[1024], described[2048];
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 eng15 eng15 sums=eng41_k2=0_k14=3");
+    char described[2048];
+    bench_chose(conv, "eng15 eng15 eng15 sums=eng41_k2=0_k14=3");
     tried = 0;
     ck_assert_int_eq(ls_conv_choose(conv, other), LS_OK);
     ck_assert_int_eq(tried, 1); /* on this rank, too */
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, other);
+    bench_chose(conv, other);
     ls_conv_describe(conv, described, sizeof described);
     ck_assert(strncmp(described, "forward with sums eng41_k2=2_k14=4 ", 35) == 0);
     ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15"), LS_OK);
     ck_assert(!ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS));
     ls_conv_describe(conv, described, sizeof described);
     ck_assert(strncmp(described, "forward eng15 ", 14) == 0);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 static const struct wrong_choice {
@@ -493,15 +480,13 @@ static const struct wrong_choice {
 ROWS_TEST(wrong_choices_are_refused, wrong_choices)
 {
     bench b = bench_open(false, false, false);
-    ls_conv *conv = counted_conv(&b, &shapes[1]), *plain = NULL;
+    ls_conv *conv = counted_conv(&b, &shapes[1]);
     ck_assert_int_eq(ls_conv_choose(conv, wrong_choices[_i].text), wrong_choices[_i].status);
     ck_assert(ls_conv_fuses(conv, LS_CONV_FORWARD_SUMS)); /* unchanged */
-    ck_assert_int_eq(
-        ls_conv_create(b.backend, "it", &shapes[1], LS_F16, LS_CONV_DX_WRITTEN, &plain), LS_OK);
+    ls_conv *plain = bench_conv(&b, &shapes[1], LS_F16, LS_CONV_DX_WRITTEN);
     ck_assert_int_eq(ls_conv_choose(plain, "eng15 eng15 eng15 sums=eng41"), LS_ERR_USAGE);
     ls_conv_destroy(plain);
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 TEST(choice_of_a_gate_travels_as_text)
@@ -509,12 +494,10 @@ TEST(choice_of_a_gate_travels_as_text)
     static const char *const other = "eng15 eng15 eng15 gate=eng41_k2=2_k14=4";
     bench b = bench_open(false, false, false);
     ls_conv *conv = fused_conv(&b, GATED, &shapes[1], LS_F16);
-    char text[1024], described[2048];
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 eng15 eng15 gate=eng41_k2=0_k14=3");
+    char described[2048];
+    bench_chose(conv, "eng15 eng15 eng15 gate=eng41_k2=0_k14=3");
     ck_assert_int_eq(ls_conv_choose(conv, other), LS_OK);
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, other);
+    bench_chose(conv, other);
     ls_conv_describe(conv, described, sizeof described);
     ck_assert_ptr_nonnull(strstr(described, "; gated backward data with sums eng41_k2=2_k14=4 "));
     ck_assert_ptr_null(strstr(described, "; backward data"));
@@ -523,32 +506,28 @@ TEST(choice_of_a_gate_travels_as_text)
     ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15 gate=eng15"), LS_ERR_UNSUPPORTED);
     ck_assert(fuses(conv, GATED));
     ck_assert_int_eq(ls_conv_fuse(conv, LS_CONV_FORWARD_SUMS, ls_fuse_admit), LS_OK);
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 eng15 eng15 sums=eng41_k2=0_k14=3 gate=eng41_k2=2_k14=4");
+    bench_chose(conv, "eng15 eng15 eng15 sums=eng41_k2=0_k14=3 gate=eng41_k2=2_k14=4");
     ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15"), LS_OK);
     ck_assert(!fuses(conv, GATED));
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 /* Not with stride 2, silently; and its word travels as the others do. */
 TEST(joins_have_words)
 {
+    static const char *const words[] = {"eng15 eng15 eng15 join=eng41_k2=0_k14=3",
+                                        "eng15 eng15 eng15 join2=eng41_k2=0_k14=3"};
     bench b = bench_open(false, false, false);
-    char text[1024];
     for (int twice = 0; twice < 2; twice++) {
         catch_lines();
         ls_conv *conv = fused_conv(&b, JOINED + twice, &shapes[2], LS_F16);
         ck_assert_str_eq(caught_text(), "");
-        ls_conv_choice(conv, text, sizeof text);
-        ck_assert_str_eq(text, "eng15 eng15 eng15");
+        bench_chose(conv, "eng15 eng15 eng15");
         ls_conv_destroy(conv);
         conv = fused_conv(&b, JOINED + twice, &shapes[3], LS_F16);
-        ls_conv_choice(conv, text, sizeof text);
-        ck_assert_str_eq(text, twice == 0 ? "eng15 eng15 eng15 join=eng41_k2=0_k14=3"
-                                          : "eng15 eng15 eng15 join2=eng41_k2=0_k14=3");
+        bench_chose(conv, words[twice]);
         ck_assert_int_eq(ls_conv_choose(conv, "eng15 eng15 eng15"), LS_OK);
-        ck_assert_int_eq(ls_conv_choose(conv, text), LS_OK);
+        ck_assert_int_eq(ls_conv_choose(conv, words[twice]), LS_OK);
         ck_assert(fuses(conv, JOINED + twice));
         ls_conv_destroy(conv);
     }
@@ -566,13 +545,11 @@ TEST(choice_of_an_applied_norm_travels_as_text)
     };
     bench b = bench_open(false, false, false);
     ls_conv *conv = fused_conv(&b, APPLIED, &shapes[1], LS_F16);
-    char text[1024], described[2048];
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, "eng15 eng15 eng15 gate=eng41_k2=0_k14=3 apply=eng41_k2=0_k14=3 "
-                           "weigh=eng41_k2=0_k14=3");
+    char described[2048];
+    bench_chose(conv, "eng15 eng15 eng15 gate=eng41_k2=0_k14=3 apply=eng41_k2=0_k14=3 "
+                      "weigh=eng41_k2=0_k14=3");
     ck_assert_int_eq(ls_conv_choose(conv, other), LS_OK);
-    ls_conv_choice(conv, text, sizeof text);
-    ck_assert_str_eq(text, other);
+    bench_chose(conv, other);
     ls_conv_describe(conv, described, sizeof described);
     ck_assert_ptr_nonnull(strstr(described, "applying forward with sums eng41_k2=2_k14=4 "));
     ck_assert_ptr_nonnull(strstr(described, "; applying backward weights eng41_k2=0_k14=3 "));
@@ -581,12 +558,9 @@ TEST(choice_of_an_applied_norm_travels_as_text)
     for (int i = 0; i < 3; i++) { /* one word alone is of no use */
         ck_assert_int_eq(ls_conv_choose(conv, parts[i]), LS_OK);
         ck_assert(!fuses(conv, APPLIED));
-        ls_conv_choice(conv, text, sizeof text);
-        ck_assert_str_eq(text,
-                         i == 0 ? "eng15 eng15 eng15" : "eng15 eng15 eng15 gate=eng41_k2=0_k14=3");
+        bench_chose(conv, i == 0 ? "eng15 eng15 eng15" : "eng15 eng15 eng15 gate=eng41_k2=0_k14=3");
     }
-    ls_conv_destroy(conv);
-    bench_close(&b);
+    bench_drop(&b, conv);
 }
 
 int main(void)
