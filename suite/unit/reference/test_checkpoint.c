@@ -8,15 +8,14 @@
 #include "reference/files/safetensors.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
 #include "host_trainer.h"
 
-static char folder[] = "/tmp/ls_checkpointXXXXXX";
-
 static const char *path_of(const char *name)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    static char path[400];
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
     return path;
 }
 
@@ -325,8 +324,8 @@ TEST(statistics_of_every_rank)
                 catch_lines();
                 ls_status status = ls_checkpoint_load(&reader, path_of("pair"), &state, &step);
                 char *said = (char *)caught_text(), *at;
-                while ((at = strstr(said, folder)) != NULL) { /* its own name each time */
-                    memmove(at, at + strlen(folder), strlen(at + strlen(folder)) + 1);
+                while ((at = strstr(said, scratch)) != NULL) { /* its own name each time */
+                    memmove(at, at + strlen(scratch), strlen(at + strlen(scratch)) + 1);
                 }
                 fprintf(to, "by rank %d of %d: %s\n", rank, world, said);
                 ck_assert_int_eq(status, LS_OK);
@@ -375,7 +374,7 @@ static void expect_refusal(const ls_options *options, const char *path, const ch
     catch_lines();
     ls_status status = ls_checkpoint_load(&t, path, &state, &step);
     const char *at = strchr(said, '@');
-    LS_TEXT(line, 400, "error: %.*s%s/%s", (int)(at - said), said, folder, at + 1);
+    LS_TEXT(line, 400, "error: %.*s%s/%s", (int)(at - said), said, scratch, at + 1);
     const char *found = caught_lines();
     ck_assert_msg(strncmp(found, line, strlen(line)) == 0, "%s: not %s", found, line);
     ck_assert_int_eq(status, LS_ERR_USAGE);
@@ -522,7 +521,7 @@ TEST(a_broken_file_is_refused)
 static int files_with(const char *word)
 {
     int count = 0;
-    DIR *entries = opendir(folder);
+    DIR *entries = opendir(scratch);
     ck_assert_ptr_nonnull(entries);
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
         count += strstr(entry->d_name, word) != NULL;
@@ -672,14 +671,4 @@ TEST(weights_are_read_strictly)
     host_trainer_close(&t);
 }
 
-static void make_folder(void)
-{
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    ls_path_remove_tree(folder);
-}
-
-TEST_MAIN("checkpoint", .begin = make_folder, .end = remove_folder)
+TEST_MAIN("checkpoint", .begin = open_scratch, .end = close_scratch)

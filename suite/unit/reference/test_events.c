@@ -10,31 +10,13 @@
 #include "reference/files/events.h"
 #include "reference/model/model.h"
 #include "suite/unit/golden.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-
-static char folder[PATH_MAX - 64];
-
-static void make_folder(void)
-{
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/test_events.XXXXXX", base != NULL ? base : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-}
-
-static void remove_folder(void)
-{
-    DIR *entries = opendir(folder);
-    for (struct dirent *entry = readdir(entries); entry != NULL; entry = readdir(entries)) {
-        unlinkat(dirfd(entries), entry->d_name, 0);
-    }
-    closedir(entries);
-    ck_assert_int_eq(rmdir(folder), 0);
-}
 
 static const char *path_of(const char *name)
 {
     static char path[PATH_MAX + 256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
     return path;
 }
 
@@ -70,7 +52,7 @@ static void free_lines(lines *kept)
 static ls_events *open_events(int rank, bool append)
 {
     ls_events *events = NULL;
-    ck_assert_int_eq(ls_events_open(folder, rank, append, &events), LS_OK);
+    ck_assert_int_eq(ls_events_open(scratch, rank, append, &events), LS_OK);
     ck_assert(ls_events_enabled(events));
     return events;
 }
@@ -269,7 +251,7 @@ TEST(long_folders)
     int most = PATH_MAX - 1 - (int)strlen("/rank0.jsonl");
     for (int more = 0; more < 2; more++) {
         memset(path, '/', sizeof path);
-        memcpy(path, folder, strlen(folder));
+        memcpy(path, scratch, strlen(scratch));
         path[most + more] = '\0';
         ck_assert_int_eq(ls_events_open(path, 0, false, &events), more == 0 ? LS_OK : LS_ERR_USAGE);
         if (more == 0) {
@@ -296,7 +278,7 @@ TEST(begun_anew_or_appended)
 TEST(an_unfinished_line_is_cut)
 {
     static const char *const begun[] = {"{\"event\":\"end\",\"step\":7}\n{\"event\":", "{\"ev", ""};
-    LS_TEXT(path, PATH_MAX, "%s/rank0.jsonl", folder);
+    LS_TEXT(path, PATH_MAX, "%s/rank0.jsonl", scratch);
     for (int i = 0; i < 3; i++) {
         FILE *file = fopen(path, "w");
         fputs(begun[i], file);
@@ -333,7 +315,7 @@ TEST(absent_folder_is_made)
 {
     ls_events *events = NULL;
     char run[PATH_MAX], below[PATH_MAX + 8];
-    ls_text_put(run, sizeof run, "%s/run", folder);
+    ls_text_put(run, sizeof run, "%s/run", scratch);
     ls_text_put(below, sizeof below, "%s/below", run);
     ck_assert_int_eq(ls_events_open(below, 0, false, &events), LS_ERR_INFRA);
     ck_assert_int_ne(access(run, F_OK), 0);
@@ -381,7 +363,7 @@ static uint64_t little(const unsigned char *from, int bytes)
 
 static size_t read_curves(unsigned char *to, size_t room)
 {
-    DIR *entries = opendir(folder);
+    DIR *entries = opendir(scratch);
     size_t bytes = 0;
     for (struct dirent *entry = readdir(entries); entry != NULL; entry = readdir(entries)) {
         if (strncmp(entry->d_name, "events.out.tfevents.", 20) == 0) {
@@ -440,7 +422,7 @@ TEST(curves)
         {{NULL, 1}, {"Loss/val", 0.125f}, {"Top1/train", 81.5f}, {"grad_norm", 7.75f}, {NULL, 0}}};
     static const char *const heads[] = {"\x10\xac\x02\x2a", "\x10\x07\x2a"}; /* 300, 7 */
     ls_tensorboard *board;
-    ck_assert_int_eq(ls_tensorboard_open(folder, &board), LS_OK);
+    ck_assert_int_eq(ls_tensorboard_open(scratch, &board), LS_OK);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(ls_tensorboard_write(board, i == 0 ? 300 : 7, points[i], 5), LS_OK);
         ck_assert_int_eq(ls_tensorboard_write(NULL, 1, points[i], 5), LS_OK);
@@ -481,4 +463,4 @@ TEST(curves_nowhere)
     ck_assert_ptr_null(board);
 }
 
-TEST_MAIN("events", .before = make_folder, .after = remove_folder)
+TEST_MAIN("events", .before = open_scratch, .after = close_scratch)

@@ -1,22 +1,19 @@
 /* `lockstep checkpoint`: what it says of each kind of file, and what it writes. */
 #include "kernels/core/file.h"
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/files/pth.h"
 #include "reference/train/checkpoint/checkpoint.h"
 #include "suite/commands/commands.h"
 #include "suite/unit/caught.h"
 #include "suite/unit/reference/host_trainer.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-
-static char folder[] = "/tmp/ls_checkpoint_commandXXXXXX";
 
 static const char *in_folder(const char *name)
 {
-    static char path[4][128];
+    static char path[4][400];
     static int next;
     next = (next + 1) % 4;
-    snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
+    snprintf(path[next], sizeof path[next], "%s/%s", scratch, name);
     return path[next];
 }
 
@@ -245,15 +242,10 @@ TEST(nothing_and_half)
     says(text, "moments of 1 of 2 ");
 }
 
-static void make_folder(void)
+static void save_in_scratch(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    open_scratch();
     save();
 }
 
-static void remove_folder(void)
-{
-    ls_path_remove_tree(folder);
-}
-
-TEST_MAIN("checkpoint command", .begin = make_folder, .end = remove_folder)
+TEST_MAIN("checkpoint command", .begin = save_in_scratch, .end = close_scratch)

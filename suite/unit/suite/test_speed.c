@@ -1,13 +1,8 @@
 /* SPEED against a former run: values within the band, below it, and values that do not gate. */
-#include <sys/stat.h>
-
-#include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
-#include "kernels/core/path.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-
-static char scratch[200];
 
 /* One row of 100 images/s times `factor`, with an interval of +-`spread` of it. */
 static const char *machine = "\"machine\":{\"cpu\":\"C\",\"cores\":2},"
@@ -16,12 +11,8 @@ static const char *machine = "\"machine\":{\"cpu\":\"C\",\"cores\":2},"
 static void write_summary(const char *name, double factor, double spread, const char *reason,
                           bool oversubscribed)
 {
-    char path[300];
-    ls_text_put(path, sizeof path, "%s/%s", scratch, name);
-    mkdir(path, 0777);
-    ls_text_add(path, sizeof path, "/summary.json");
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
+    LS_TEXT(path, 100, "%s/summary.json", name);
+    FILE *file = create(path);
     double rate = 100 * factor;
     fprintf(file,
             "{%s,\"throughput\":[{\"label\":\"O2, 2 ranks\",\"arch\":\"resnet18\",\"level\":\"O2\","
@@ -82,11 +73,7 @@ TEST(a_baseline_may_be_an_archive)
             scratch);
     write_summary("before", 1, 0.01, "", false);
     write_summary("now", 0.9, 0.01, "", false);
-    LS_TEXT(path, 300, "%s/before/run.json", scratch);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fprintf(file, "{\"headline\":{},\"machine\":{\"cpu\":\"C\",\"cores\":2}}\n");
-    fclose(file);
+    write_text("before/run.json", "{\"headline\":{},\"machine\":{\"cpu\":\"C\",\"cores\":2}}\n");
     ck_assert_int_eq(system(line), 0);
     baseline = "before.tar.xz";
     ls_speed_verdict out = decide();
@@ -186,18 +173,6 @@ TEST(a_baseline_that_is_none_is_refused)
     ls_text_put(path, sizeof path, "%s/nothing", scratch);
     ck_assert_int_eq(ls_speed_check_baseline(path), LS_ERR_USAGE);
     ck_assert_int_eq(ls_speed_check_baseline(""), LS_OK);
-}
-
-static void open_scratch(void)
-{
-    const char *base = getenv("TMPDIR");
-    ls_text_put(scratch, sizeof scratch, "%.100s/ls_speed_XXXXXX", base != NULL ? base : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(scratch));
-}
-
-static void close_scratch(void)
-{
-    ls_path_remove_tree(scratch);
 }
 
 TEST_MAIN("speed", .before = open_scratch, .after = close_scratch)
