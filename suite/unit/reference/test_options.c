@@ -186,117 +186,59 @@ ROWS_TEST(types_and_scale, meanings)
 
 /* ---- dialects -------------------------------------------------------------------------------- */
 
-/* All rules that a command line resolves to in a world of four. */
-static const struct ruled {
-    const char *line;
-    ls_dialect_rules want;
+/* All rules that a command line resolves to in a world of four: dialect, average, factors before
+ * and after the sum, limits of buckets, what closes the first ones, the switches that are on, and
+ * the largest scale. */
+static const struct {
+    const char *line, *rules;
 } ruled[] = {
-    {"",
-     {.average = LS_AVERAGE_POST,
-      .pre_factor = 1,
-      .post_factor = 0.25,
-      .unit = LS_BUCKET_ELEMENTS,
-      .limit_count = 1,
-      .limit = {10000000},
-      .first = LS_FIRST_DELAYED,
-      .rebuild = true,
-      .unused = LS_UNUSED_END_OF_BACKWARD,
-      .max_scale = 16777216}},
+    {"", "apex post 1 0.25 elements 10000000, delayed, rebuild, unused at the end, 16777216"},
     {"--dialect torch",
-     {.dialect = LS_DIALECT_TORCH,
-      .average = LS_AVERAGE_PRE,
-      .pre_factor = 0.25,
-      .post_factor = 1,
-      .unit = LS_BUCKET_BYTES,
-      .limit_count = 2,
-      .limit = {1 << 20, 25 << 20},
-      .first = LS_FIRST_PER_TYPE,
-      .rebuild = true,
-      .start_buffers = true,
-      .broadcast_buffers = true,
-      .unused = LS_UNUSED_NEXT_FORWARD,
-      .max_scale = INFINITY}},
+     "torch pre 0.25 1 bytes 1048576 26214400, per type, rebuild, start buffers, "
+     "broadcast buffers, unused at the next forward, inf"},
     {"--dialect torch --bucket-cap-mb 0.5 --broadcast-buffers=False --average post --predivide 8",
-     {.dialect = LS_DIALECT_TORCH,
-      .average = LS_AVERAGE_POST,
-      .pre_factor = 0.125,
-      .post_factor = 2,
-      .unit = LS_BUCKET_BYTES,
-      .limit_count = 2,
-      .limit = {1 << 19, 1 << 19},
-      .first = LS_FIRST_PER_TYPE,
-      .rebuild = true,
-      .start_buffers = true,
-      .unused = LS_UNUSED_NEXT_FORWARD,
-      .max_scale = INFINITY}},
+     "torch post 0.125 2 bytes 524288 524288, per type, rebuild, start buffers, unused at the next "
+     "forward, inf"},
     {"--dialect torch --message-size 1 --find-unused",
-     {.dialect = LS_DIALECT_TORCH,
-      .average = LS_AVERAGE_PRE,
-      .pre_factor = 0.25,
-      .post_factor = 1,
-      .unit = LS_BUCKET_ELEMENTS,
-      .limit_count = 1,
-      .limit = {1},
-      .first = LS_FIRST_FINAL,
-      .start_buffers = true,
-      .broadcast_buffers = true,
-      .unused = LS_UNUSED_NEXT_FORWARD,
-      .max_scale = INFINITY}},
+     "torch pre 0.25 1 elements 1, final, start buffers, broadcast buffers, unused at the next "
+     "forward, inf"},
     {"--message-size 1 --average none --predivide 8 --delay-allreduce",
-     {.average = LS_AVERAGE_NONE,
-      .pre_factor = 0.125,
-      .post_factor = 1,
-      .delay = true,
-      .unit = LS_BUCKET_ELEMENTS,
-      .limit_count = 1,
-      .limit = {1},
-      .first = LS_FIRST_FINAL,
-      .unused = LS_UNUSED_END_OF_BACKWARD,
-      .max_scale = 16777216}},
+     "apex none 0.125 1 elements 1, final, delay, unused at the end, 16777216"},
     {"--bucket-cap-mb 1e-9 --deterministic --average pre --broadcast-buffers=True",
-     {.average = LS_AVERAGE_PRE,
-      .pre_factor = 0.25,
-      .post_factor = 1,
-      .unit = LS_BUCKET_BYTES,
-      .limit_count = 1,
-      .limit = {1},
-      .first = LS_FIRST_FINAL,
-      .broadcast_buffers = true,
-      .unused = LS_UNUSED_END_OF_BACKWARD,
-      .max_scale = 16777216}},
+     "apex pre 0.25 1 bytes 1, final, broadcast buffers, unused at the end, 16777216"},
 };
+
+static void print_rules(const ls_dialect_rules *r, char *text, size_t bytes)
+{
+    static const char *const first[] = {[LS_FIRST_DELAYED] = "delayed",
+                                        [LS_FIRST_PER_TYPE] = "per type",
+                                        [LS_FIRST_FINAL] = "final"};
+    ls_text_put(text, bytes, "%s %s %.9g %.9g %s", ls_dialect_name(r->dialect),
+                ls_dialect_average_name(r->average), r->pre_factor, r->post_factor,
+                r->unit == LS_BUCKET_BYTES ? "bytes" : "elements");
+    for (int i = 0; i < r->limit_count; i++) {
+        ls_text_add(text, bytes, " %lld", (long long)r->limit[i]);
+    }
+    ls_text_add(text, bytes, ", %s%s%s%s%s, unused at the %s, %.9g", first[r->first],
+                r->delay ? ", delay" : "", r->rebuild ? ", rebuild" : "",
+                r->start_buffers ? ", start buffers" : "",
+                r->broadcast_buffers ? ", broadcast buffers" : "",
+                r->unused == LS_UNUSED_END_OF_BACKWARD ? "end" : "next forward", r->max_scale);
+}
 
 ROWS_TEST(every_rule_of_a_dialect, ruled)
 {
+    char text[300];
     outcome found = parse(ruled[_i].line);
     ck_assert_int_eq(found.status, LS_OK);
-    const ls_dialect_rules *want = &ruled[_i].want;
     ls_dialect_rules have;
+    ls_precision precision;
     memset(&have, 0x5a, sizeof have);
     ls_dialect_resolve(&found.options, 4, &have);
-    ck_assert_int_eq(have.dialect, want->dialect);
-    ck_assert_int_eq(have.average, want->average);
-    ck_assert(have.pre_factor == want->pre_factor && have.post_factor == want->post_factor);
-    ck_assert_int_eq(have.delay, want->delay);
-    ck_assert_int_eq(have.unit, want->unit);
-    ck_assert_int_eq(have.limit_count, want->limit_count);
-    for (int i = 0; i < want->limit_count; i++) {
-        ck_assert_int_eq(have.limit[i], want->limit[i]);
-    }
-    ck_assert_int_eq(have.first, want->first);
-    ck_assert_int_eq(have.rebuild, want->rebuild);
-    ck_assert_int_eq(have.start_buffers, want->start_buffers);
-    ck_assert_int_eq(have.broadcast_buffers, want->broadcast_buffers);
-    ck_assert_int_eq(have.unused, want->unused);
-    ck_assert(have.max_scale == want->max_scale);
-    ck_assert_str_eq(ls_dialect_name(have.dialect),
-                     want->dialect == LS_DIALECT_TORCH ? "torch" : "apex");
-    static const char *const average[] = {
-        [LS_AVERAGE_POST] = "post", [LS_AVERAGE_PRE] = "pre", [LS_AVERAGE_NONE] = "none"};
-    ck_assert_str_eq(ls_dialect_average_name(have.average), average[want->average]);
-    ls_precision precision;
+    print_rules(&have, text, sizeof text);
+    ck_assert_str_eq(text, ruled[_i].rules);
     ls_precision_resolve(&found.options, &have, &precision);
-    ck_assert(precision.scaler.max_scale == want->max_scale);
+    ck_assert(precision.scaler.max_scale == (float)have.max_scale);
 }
 
 TEST(every_setting_of_the_scaler)
