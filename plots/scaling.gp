@@ -14,6 +14,14 @@ set xrange [world_min*0.8:world_max*1.25]
 stats table using 15 name "ideal" nooutput
 top = exists("ideal_max") && ideal_max > rate_max ? ideal_max : rate_max
 set yrange [least_min*0.7:top*1.3]
+# Over fewer than three octaves powers of two are one mark or two: whole steps of one size instead.
+range = top - least_min*0.7
+step = 10**floor(log10(range))
+step = range < 2*step ? step/5 : range < 5*step ? step/2 : step
+if (top < least_min*0.7*8) {
+    set ytics ()
+    do for [i = ceil(least_min*0.7/step):floor(top*1.3/step)] { set ytics add (i*step) }
+}
 set xtics 2
 set format x "%.0f"
 set format y "%.4g"
