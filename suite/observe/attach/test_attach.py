@@ -212,6 +212,7 @@ MEMBERS = {
     "detached": "steps at read names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
+    "froze": "model at step names",
     "untied": "at names",
     "replaced": "optimizer params",
     "freed": "optimizer count among",
@@ -1047,6 +1048,37 @@ train(model, optimizer)
     assert done[0].stdout == done[1].stdout and not done[1].stderr, done
     (freed,) = [event for event in said if event["event"] == "freed"]
     assert (freed["optimizer"], freed["count"], freed["among"]) == (0, 1, 5), freed
+    assert not [event for event in said if event.get("quiet")], said
+
+
+@test
+def parameters_that_train_freezes_late(context):
+    """By a train() of the model itself, or of a part of it, that nothing has called before."""
+    code = """
+class Late(Net):
+    def train(self, mode=True):
+        super().train(mode)
+        for param in self.a.parameters() if mode else ():
+            param.requires_grad = False
+        return self
+class Within(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.late = Late()
+    def forward(self, x):
+        return self.late(x)
+for model in (Late(), Within(), Net()):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
+    model.train()
+    train(model, optimizer)
+    model.train()
+"""
+    done, said = with_and_without(context.root, "froze", ODD_START + code)
+    assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+    found = [(e["model"], e["names"]) for e in said if e["event"] == "froze"]
+    first = ["a.weight", "a.bias"]
+    assert found == [(0, first), (1, ["m1.late." + name for name in first])], found
     assert not [event for event in said if event.get("quiet")], said
 
 

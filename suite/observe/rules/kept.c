@@ -1,6 +1,7 @@
 /* What a parameter loses when another object takes its place: that it is frozen, one under several
  * names, or an optimizer's. */
 #include "rules.h"
+#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/job.h"
 
 /* Names of parameters that were frozen, that others of the same values replaced, and that an
@@ -77,6 +78,48 @@ static void judge_freed(const ls_observe_rank *rank, ls_observe_finding *out)
     }
 }
 
+/* Training forwards of a model in steps before that one; `first`: the first of them. */
+static int count_forwards(const ls_observe_rank *rank, int model, int64_t before,
+                          const ls_call **first)
+{
+    int count = 0;
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            if (step->step->step < before && call->model == model && ls_calls_is_training(call)) {
+                *first = *first == NULL ? call : *first;
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+/* A model whose own train() freezes a part does so at its first call, or never: one that comes
+ * behind steps leaves the part trained until then. */
+static void judge_late(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_event *froze;
+    ls_event_each(froze, ls_trace_events(rank, froze)) {
+        int optimizer, group;
+        const ls_call *first = NULL;
+        const char *name = ls_event_to_text(ls_event_at(ls_event_list(froze, names), 0), "");
+        int64_t step = ls_event_integer(froze, step, 0);
+        int forwards = count_forwards(rank, ls_event_int(froze, model, -1), step, &first);
+        if (forwards > 0 && ls_verdict_good(out->verdict.code) &&
+            ls_job_group(rank, name, -1, &optimizer, &group) != NULL) {
+            ls_finding_set(out, LS_FAIL, first->at,
+                           "a train() of the model's own modules freezes them, and nothing calls "
+                           "it before the first step",
+                           "call model.train() before the training, or freeze them where the "
+                           "model is built",
+                           "%d parameters are trained in %d forwards, until the model's first "
+                           "train() (%.80s, step %lld) freezes them: %.80s",
+                           ls_event_count(ls_event_list(froze, names)), forwards,
+                           ls_event_text(froze, at, "?"), (long long)step, name);
+        }
+    }
+}
+
 void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const char *at = "";
@@ -97,6 +140,7 @@ void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding
     judge_untied(&trace->rank[0], out);
     judge_replaced(&trace->rank[0], out);
     judge_freed(&trace->rank[0], out);
+    judge_late(&trace->rank[0], out);
     ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
                      "%d frozen parameters, none of which is replaced by a trainable one", frozen);
 }

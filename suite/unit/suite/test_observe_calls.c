@@ -502,6 +502,18 @@ static const calls_row ends[] = {
     {BY_TWO "F b O Z; {\"event\":\"freed\",\"optimizer\":0,\"count\":3,\"among\":5}",
      "optimizer.frozen", LS_FAIL,
      "3 of an optimizer's 5 parameters hold no memory .. built behind a forward .. train.py:"},
+    {"F b O Z F b O Z; {\"event\":\"froze\",\"model\":0,\"at\":\"train.py:30\",\"step\":2,"
+     "\"names\":[\"fc.weight\"]}",
+     "optimizer.frozen", LS_FAIL,
+     "1 parameters are trained in 2 forwards, until the model's first train() (train.py:30, step "
+     "2) "
+     "freezes them: fc.weight | a train() of the model's own modules .. train.py:"},
+    {"F b O Z; {\"event\":\"froze\",\"model\":0,\"at\":\"train.py:30\",\"step\":1,"
+     "\"names\":[\"fc.weight\"]}",
+     "optimizer.frozen", LS_SKIP, ""},
+    {"F b O Z F b O Z; {\"event\":\"froze\",\"model\":1,\"at\":\"train.py:30\",\"step\":2,"
+     "\"names\":[\"m1.fc.weight\"]}",
+     "optimizer.frozen", LS_SKIP, ""},
     {"!\"unfrozen\":[[\"fc.bias\",\"train.py:4\"]],;" BY_TWO "F b O Z", "optimizer.frozen", LS_SKIP,
      ""},
     {"F b O Z; {\"event\":\"untied\",\"at\":\"train.py:8\",\"names\":[\"emb.weight\","

@@ -530,6 +530,9 @@ static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"frozen_by_name\",\"name\":\"require_grad\",\"part\":\"stem\""),
      "optimizer.covered", LS_FAIL,
      "rank 0: require_grad of stem is set, which nothing reads: it is trained |"},
+    {MISUSE("\"kind\":\"vectors_alone\",\"count\":3"), "optimizer.covered", CALLS_HINT,
+     "rank 0: norms and biases alone are trained: all 3 matrices that an optimizer has are frozen "
+     "|"},
     {MISUSE("\"kind\":\"weights_of_classes\",\"weights\":10,\"samples\":99"), "data.covered",
      LS_FAIL, "has 10 weights for 99 samples: it draws the first 10 only |"},
     {APART_OF(PASSES("true", "false")), "validation.alike", LS_WEAK,

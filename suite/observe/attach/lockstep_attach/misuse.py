@@ -48,6 +48,7 @@ class Misuse:
         self._look_at_transformers()
         if self.hub.steps.now.number <= FIRST:
             self._look_at_models()
+            self._look_at_trained()
             self._look_at_lightning()
 
     # ---- modes -----------------------------------------------------------------------------------
@@ -163,6 +164,18 @@ class Misuse:
                     members = {"part": path or type(module).__name__, "module": names[0] in own}
                     self.put("frozen_by_name", at, name=names[0], **members)
                     return
+
+    def _look_at_trained(self):
+        """Models of which norms and biases alone are trained, though an optimizer has matrices."""
+        optimizers, places = self.hub.optimizers, self.hub.places
+        held = {id(p) for _, one in optimizers.found() for p in optimizers.params(one)}
+        for root in self.hub.models.roots():
+            params = list(root.parameters())
+            moving = [p for p in params if p.requires_grad]
+            still = [p for p in params if not p.requires_grad and p.dim() > 1 and id(p) in held]
+            if moving and still and all(p.dim() <= 1 for p in moving):
+                at = script_text.freezes(places.here(), places.work) or places.here()
+                self.put("vectors_alone", at, count=len(still))
 
     # ---- scores ----------------------------------------------------------------------------------
 

@@ -98,6 +98,7 @@ class Model:
         self.trained = False  # one with gradients: a wrapper learns of a backward by it
         self.begun = False  # one with gradients in training mode
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
+        self.put_in_train = self.said_froze = False  # by a first train()
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
         self.parts = 0  # parameters that are not looked at: ranks hold parts of them
         self.refs = []  # of parameters and buffers
@@ -721,6 +722,10 @@ class Models:
         would take along.
         """
         kind = type(module)
+        own = next(c for c in kind.__mro__ if "train" in vars(c))
+        code = getattr(vars(own)["train"], "__code__", None)
+        if own is not self.hub.torch.nn.Module and code and code.co_varnames[1:2] == ("mode",):
+            self.hub.wrap(own, "train", self._enter_own_train, self._leave_own_train)
         if kind.__name__ == "OptimizedModule" and "_dynamo" in kind.__module__:
             name = "__call__"
             if name not in kind.__dict__:
@@ -922,6 +927,10 @@ class Models:
             self.hub.steps.note("sync_module", mode=word, model=known.index)
         if not mode and evaluated is not None and evaluated.kind != "replaced":
             self.hub.still.evaluates(evaluated)
+        flags = self._flags(evaluated, mode)
+        if flags is not None:
+            evaluated.put_in_train = True
+        return flags
 
     def _known_in(self, module, model):
         """`model` of the module or of the wrapper around it, if any, and others that are parts of
@@ -954,6 +963,26 @@ class Models:
 
     def _leave_train(self, note, args, kwargs, result, error):
         self.switching = False
+        self._leave_own_train(note, args, kwargs, result, error)
+
+    def _enter_own_train(self, args, kwargs):
+        model = self.known(args[0]) or self._of_inner(args[0])
+        return self._flags(model, given(args, kwargs, "mode", 1, True))
+
+    def _flags(self, model, mode):
+        """(model, what is trainable), before its first train()."""
+        if mode is not True or model is None or model.put_in_train:
+            return None
+        return model, [(e, p) for e, p in model.params() if p.requires_grad]
+
+    def _leave_own_train(self, note, args, kwargs, result, error):
+        """What the first train() of a model froze: one of its modules does that by its own."""
+        model, params = note or (None, ())
+        names = [e.name for e, p in params if not p.requires_grad]
+        step, at = self.hub.steps.now.number, self.hub.places.here()
+        if names and step > 1 and not model.said_froze:
+            model.said_froze = True
+            self.hub.put("froze", model=model.index, at=at, step=step, names=names)
 
     def _enter_zero(self, args, kwargs):
         model = self.known(args[0]) or self._of_inner(args[0])

@@ -46,6 +46,7 @@ WORD = re.compile(r"['\"]([^'\"]+)['\"]")
 LONGEST = 8  # lines of such a list
 # by a name alone: no 1 - acc
 STEPPED = re.compile(r"\.step\(\s*([A-Za-z_][\w.\[\]'\"]*)(?:\(\))?\s*\)")
+FREEZES = re.compile(r"\.requires_grad(_\(\s*|\s*=\s*)False\b")
 REPLACED = re.compile(r"([\w.\[\]'\"]+)\.dataset\.transforms?\s*=[^=]")
 COPIES = re.compile(r"\.grad\b(?:\.data)?\.(?:clone|flatten|view|reshape|ravel)\(")
 SCALE = re.compile(r"\._scale\b|\._get_scale_async\b")
@@ -98,6 +99,7 @@ def _first(pattern, place, work):
 rate = functools.partial(_first, RATE)  # sets the rate of some groups of an optimizer
 rate_set = functools.partial(_first, SETS)  # sets a rate at all
 gradients_copied = functools.partial(_first, COPIES)  # copies a gradient, or flattens it
+freezes = functools.partial(_first, FREEZES)  # sets a parameter's requires_grad to False
 scale_read = functools.partial(_first, SCALE)  # reads a scaler's tensor around get_scale()
 
 
