@@ -255,7 +255,7 @@ static void judge_place(const ls_observe_trace *trace, int rank, const clips *pl
     for (int f = FATE_EARLY; f < FATES; f++) {
         most = place->of[f] > place->of[most] ? (fate)f : most;
     }
-    if (most == FATE_CLEARED && ls_factor_is_made_by_hand(trace, rank)) {
+    if (most == FATE_CLEARED && ls_factor_made_by_hand(trace, rank) == 1) {
         ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
                        "the script makes the gradients of a step out of those that it clipped");
         return;

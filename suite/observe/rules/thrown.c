@@ -225,8 +225,10 @@ void ls_thrown_judge_cleared(const ls_observe_trace *trace, int rank, ls_observe
     }
     bool counted = like >= twice.value && like >= most.value * steps;
     bool enough = counted || (local >= twice.value && local >= most.value * steps);
+    int made = enough ? ls_factor_made_by_hand(trace, rank) : 1;
     const char *copied = ls_event_text(ls_job_optimizer(&trace->rank[rank], 0), copies_at, "");
-    if (enough && !ls_factor_is_made_by_hand(trace, rank)) {
+    copied = made == 0 ? "" : copied; /* they never come back */
+    if (made != 1) {
         bool sure = counted && each > 1 && is_mean_of(&trace->rank[rank], each);
         LS_TEXT(kept, 120, "; the script copies gradients at %.80s", copied);
         LS_TEXT(mean, 80, "; each loss is divided by %d, their number", each);

@@ -577,15 +577,15 @@ int ls_factor_exceeds(const ls_observe_trace *trace, int rank, int64_t number, c
     return more;
 }
 
-bool ls_factor_is_made_by_hand(const ls_observe_trace *trace, int rank)
+int ls_factor_made_by_hand(const ls_observe_trace *trace, int rank)
 {
     bool reduces = trace->world > 1 && !ls_trace_is_ddp(trace);
-    for (int64_t n = 0; !reduces && (n = ls_samples_next(trace, n)) != 0;) {
-        if (ls_factor_exceeds(trace, rank, n, "since") == 1) {
-            return true;
-        }
+    int made = -1;
+    for (int64_t n = 0; !reduces && made < 1 && (n = ls_samples_next(trace, n)) != 0;) {
+        int more = ls_factor_exceeds(trace, rank, n, "since");
+        made = more < 0 ? made : more;
     }
-    return false;
+    return made;
 }
 
 /* What a walk over the calls keeps of an optimizer. */

@@ -59,8 +59,9 @@ void ls_factor_judge(const ls_factor *factor, ls_observe_finding *out);
  * 0, or -1: no samples say so. Scripts also clear gradients by hand, which no call shows. */
 int ls_factor_exceeds(const ls_observe_trace *trace, int rank, int64_t number, const char *group);
 /* Whether the script put something else into .grad than its last passes gave, such as a sum of its
- * own of gradients that it clipped one by one. Not of jobs that reduce by hand. */
-bool ls_factor_is_made_by_hand(const ls_observe_trace *trace, int rank);
+ * own of gradients that it clipped one by one: 1, 0 in all detailed steps, or -1: no samples say
+ * so, as of jobs that reduce by hand. */
+int ls_factor_made_by_hand(const ls_observe_trace *trace, int rank);
 
 /* Gradients that are in place before a step's own backward: of earlier backward calls by which
  * their optimizer has stepped already, or has not yet. */

@@ -232,10 +232,6 @@ static const calls_row limits[] = {
      CALLS_HINT, "(3 in the last of them)"},
     {"2x (F{\"input\":\"\"} S B Z F{\"input\":\"2\"} S B K P Z)", "order.zero", NO_HINT, ""},
     {"2x (F{\"input\":\"1\"} S B Z F{\"input\":\"\"} S B K P Z)", "order.zero", NO_HINT, ""},
-    {"!;{\"event\":\"optimizer\",\"optimizer\":0,\"copies_at\":\"train.py:44\",\"groups\":[{"
-     "\"params\":[\"fc.bias\""
-     "]}]};2x (F{\"input\":\"1\"} b Z F{\"input\":\"2\"} b O Z)",
-     "order.zero", LS_WEAK, "the script copies gradients at train.py:44"},
     /* clips */
     {"2x (0: F S B U N K P Z; 1: F S N B K P Z)", "order.clip", LS_FAIL,
      "rank 1, step 1: gradients were clipped to 1 before a backward had computed them; so in 2 of "
@@ -312,6 +308,9 @@ static void write_samples(const calls_job *job, int step, double local, double s
     "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z;" DETAIL                       \
     "F{\"input\":\"1\"} S B Z F{\"input\":\"2\"} S B K P Z; 2x F{\"input\":\"1\"} S B Z " \
     "F{\"input\":\"2\"} S B K P Z"
+#define COPIES                                                                               \
+    "!;{\"event\":\"optimizer\",\"optimizer\":0,\"copies_at\":\"train.py:44\",\"groups\":[{" \
+    "\"params\":[\"fc.bias\"]}]};"
 #define LATE(calls) calls ";" DETAIL calls
 #define BY_HAND(calls)                                                                        \
     "!\"kind\":\"plain\",;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" \
@@ -461,6 +460,11 @@ static const struct {
      */
     {{THROWN, "order.zero", CALLS_HINT, "for every batch"}, 2, {7, 2, 2}},
     {{THROWN, "order.zero", LS_PASS, ""}, 2, {7, 2, 2, 5}},
+    /* copies of gradients that no step uses */
+    {{COPIES THROWN, "order.zero", LS_WEAK, "the script copies gradients at train.py:44"}, 2, {2}},
+    {{COPIES THROWN, "order.zero", CALLS_HINT, "before any optimizer had stepped by them |"},
+     2,
+     {7, 2, 2}},
     {{THROWN, "reduction.mean", LS_PASS,
       "4 elements of 1 detailed steps .. | train.py:21 | all 2 backward passes of a step reduce"},
      2,
