@@ -2548,6 +2548,35 @@ def whole_numbers_in_half_are_seen(context):
 
 
 @test
+def targets_are_among_all_ranks_rows(context):
+    """On rank 1, whose own rows are the second half of what is gathered, or the first."""
+    from lockstep_attach.misuse import Targets
+
+    class Hub:
+        torch, world = torch, 2
+        places = types.SimpleNamespace(here=lambda: "a.py:3")
+        misuse = types.SimpleNamespace(put=lambda kind, at, **more: said.append(kind))
+        rank = staticmethod(lambda: 1)
+
+    mine, other, third = torch.randn(3, 8, 4)
+    features = torch.nn.functional.normalize(mine)
+    for rows, kept, offset, kind in (
+        ((other, mine), [mine], 0, ["targets_of_rank_0"]),
+        ((mine, other), [mine], 0, []),
+        ((other, mine), [mine], 8, []),
+        ((other, mine), [torch.cat([third, mine])], 0, ["targets_of_rank_0"]),
+        ((other, mine), [], 0, ["targets_first"]),
+        ((other, features), [mine], 0, ["targets_of_rank_0"]),
+    ):
+        said, targets = [], Targets(Hub)
+        targets.returned(tuple(kept))
+        left = features if rows[1] is features else mine
+        scores = 7 * left @ torch.cat(rows).t()
+        targets._look_at_ranks(scores.to(torch.bfloat16), torch.arange(8) + offset)
+        assert said == kind, (said, kind)
+
+
+@test
 def gathered_constants_are_seen(context):
     """A gather is named whose results the loss uses as constants."""
     from lockstep_attach.collectives import Gathered

@@ -94,6 +94,16 @@ static const struct {
      "the target of a cross entropy is the token two places ahead of the model's input",
      "the targets are shifted twice, by the script and by the model or its loss",
      "shift them once: hand the model labels as they are, or compute the loss yourself", GUESSED},
+    {"gradient.loss", "targets_of_rank_0",
+     "{count} rows have the targets 0, 1, ... among the rows that were gathered from all ranks: "
+     "rank 0's, for which this rank's are no match",
+     "the targets are not moved by the rank: its own rows stand further on in what is gathered",
+     "torch.arange(n) + rank * n"},
+    {"gradient.loss", "targets_first",
+     "{count} rows have the targets 0, 1, ... among as many rows of each rank: rank 0's, where "
+     "they are in the order of ranks",
+     "the targets are not moved by the rank: its own rows stand further on in what is gathered",
+     "torch.arange(n) + rank * n", GUESSED},
     {"gradient.loss", "labels_of_padding",
      "of {count} labels where the attention mask is 0, none is -100: they are trained on",
      "labels are a copy of the padded input: the model is trained to predict padding",

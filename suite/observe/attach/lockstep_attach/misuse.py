@@ -46,6 +46,7 @@ class Misuse:
     def before_backward(self):
         """In a detailed step."""
         self._look_at_transformers()
+        self.targets.features = []
         if self.hub.steps.now.number <= FIRST:
             self._look_at_models()
             self._look_at_trained()
@@ -239,6 +240,11 @@ RESTORES = re.compile(r"auto_?enc|vae|recon|denois|copy", re.IGNORECASE)
 
 IGNORED = -100  # the label that torch's losses leave out
 ENDS = 4  # of a batch, that are no targets
+FEATURES = 4  # outputs of forwards that are kept for the next loss
+# of what is left of scores behind products of features times a number: half types round them by
+# 0.004, and of other rows' features nearly all is left
+LEFT = 0.05
+TENTH = 0.1  # of what is left of other rows', where all features are nearly the same
 
 
 class Targets:
@@ -249,6 +255,7 @@ class Targets:
         # (kind, place) of a loss since then, unless another one is of the next token
         self.ahead = None
         self.padding = None  # (labels of padding, how many) of that forward
+        self.features = []  # until the next backward
 
     def install(self):
         functional = self.hub.torch.nn.functional
@@ -273,6 +280,43 @@ class Targets:
         masked = self.tokens is not None and isinstance(mask, self.hub.torch.Tensor)
         if training and masked and self._is_tokens(labels):
             self._look_at_padding(mask, labels, tokens)
+
+    def returned(self, result):
+        """What a forward gave in a detailed step."""
+        torch, parts = self.hub.torch, result if isinstance(result, (tuple, list)) else [result]
+        found = [p for p in parts[:FEATURES] if isinstance(p, torch.Tensor) and p.dim() == 2]
+        kept = [p.detach() for p in found if p.is_floating_point()]
+        self.features = (self.features + kept)[-FEATURES:]
+
+    def _look_at_ranks(self, scores, target):
+        """Scores of a rank's rows by those of all ranks, and targets 0, 1, ...: rank 0's rows."""
+        hub, torch, count = self.hub, self.hub.torch, target.numel()
+        rank, world = hub.rank(), hub.world
+        if rank == 0 or count < 4 or scores.shape != (count, count * world) or target.dim() != 1:
+            return
+        if not bool((target == torch.arange(count, device=target.device)).all()):
+            return
+        blocks = scores.detach().double().split(count, 1)
+        first, own = self._left_of(blocks[0]), self._left_of(blocks[rank])
+        kind = "targets_of_rank_0" if own <= LEFT and own < TENTH * first else None
+        kind = "targets_first" if min(first, own) > LEFT else kind
+        if kind is not None:
+            hub.misuse.put(kind, hub.places.here(), count=count)
+
+    def _left_of(self, block):
+        """The share of it that is no product of the rank's own features, by each other or by
+        themselves, times a number.
+        """
+        count, left = len(block), 1.0
+        normalize = self.hub.torch.nn.functional.normalize
+        # two views of each sample may go through a network together
+        found = [part for f in self.features for part in (f, f[:count], f[count:])]
+        found = [part.double() for part in found if len(part) == count]
+        for a, b in ((a, b) for a in found for b in found if a.shape == b.shape):
+            for product in (a @ b.t(), normalize(a) @ normalize(b).t()):
+                scale = (product * block).sum() / product.square().sum()
+                left = min(left, float((scale * product - block).norm() / block.norm()))
+        return left
 
     def _is_tokens(self, value):
         torch = self.hub.torch
@@ -314,6 +358,7 @@ class Targets:
             return
         if target.is_floating_point():
             return
+        self._look_at_ranks(given(args, kwargs, "input", 0), target)
         self.classifies = self.classifies or target.dim() == 1
         if target.numel() < LEAST:
             return

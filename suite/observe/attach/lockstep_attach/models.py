@@ -901,6 +901,7 @@ class Models:
         entry["type"] = type_name(first.dtype) if first is not None else None
         if first is not None and self.hub.steps.now.detail:
             mark_outputs([first])
+            self.hub.misuse.targets.returned(result)
         if rows is not None and error is None:
             self.hub.data.rows.returns(rows, result)
         if record is not None:
