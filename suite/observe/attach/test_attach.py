@@ -2548,6 +2548,26 @@ def whole_numbers_in_half_are_seen(context):
 
 
 @test
+def sums_in_place_are_seen(context):
+    """Of what has a graph, where all that uses it comes after the sum: what used it before has read
+    the own part.
+    """
+    from lockstep_attach.collectives import Gathered
+    from lockstep_attach.losses import nodes_from
+
+    for early in (False, True):
+        gathered = Gathered(torch)
+        own = torch.ones(4, requires_grad=True) * 2
+        loss = own.square().sum() if early else 0
+        gathered.keep_sum(1, "a.py:3", own)
+        loss = loss + own.square().sum()
+        nodes = list(nodes_from([loss.grad_fn]))
+        found = {type(node).__name__: gathered.uses_sum(node, nodes) for node in nodes}
+        at = found.pop("MulBackward0")
+        assert at == (None if early else "a.py:3") and not any(found.values()), (early, found)
+
+
+@test
 def targets_are_among_all_ranks_rows(context):
     """On rank 1, whose own rows are the second half of what is gathered, or the first."""
     from lockstep_attach.misuse import Targets

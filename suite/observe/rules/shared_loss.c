@@ -140,8 +140,10 @@ static int is_common(const ls_observe_trace *trace, const ls_observe_step *step,
             strcmp(input, input_before(other, its)) == 0) {
             return -1;
         }
+        double times = ls_event_number(mine, times, NAN),
+               its_times = ls_event_number(one, times, NAN);
         equal = equal && ls_event_same(mine, one, grad) &&
-                ls_event_number(mine, times, NAN) == ls_event_number(one, times, NAN);
+                (times == its_times || (isnan(times) && isnan(its_times)));
     }
     return equal;
 }
@@ -197,6 +199,16 @@ static void judge_joined(const ls_observe_trace *trace, joined_parts *j, ls_obse
                        "bit on all %d ranks, of samples that differ, and so in %d of %d: the part "
                        "of this rank alone goes on, and the mean divides by %d",
                        j->step, trace->world, j->equal, j->compared, trace->world);
+    } else if (common && isnan(j->times)) {
+        ls_observe_finding one = {0};
+        ls_finding_set(&one, LS_FAIL, j->at,
+                       "a part of the loss is made of all ranks' values, and only each rank's own "
+                       "have a gradient: the mean over ranks is 1/ranks of the whole batch's",
+                       advice,
+                       "step %lld: the loss's gradient by the values of all ranks is equal to the "
+                       "bit on all %d ranks, of samples that differ, and so in %d of %d",
+                       j->step, trace->world, j->equal, j->compared);
+        ls_finding_guess(out, &one);
     } else if (common && j->times < trace->world * (1 - same_factor.value)) {
         ls_finding_set(out, LS_WEAK, j->at, NULL, advice,
                        "step %lld: a loss of all ranks' values is multiplied by %.6g: its gradient "

@@ -840,7 +840,10 @@ static const calls_row joined[] = {
      "reduction.loss", LS_SKIP, ""},
     {JOINED("a", "b", "\"times\":2"), "reduction.loss", LS_PASS, ""},
     {JOINED("a", "b", "\"times\":0.5"), "reduction.loss", LS_WEAK, "multiplied by 0.5"},
-    {JOINED("a", "b", "\"times\":null"), "reduction.loss", LS_PASS, ""},
+    {JOINED("a", "b", "\"times\":null"), "reduction.loss", CALLS_HINT,
+     "the loss's gradient by the values of all ranks is equal .. in 2 of 2 .. train.py:18"},
+    {RANKS(JOINS("a", "\"times\":null"), JOINS("b", "\"times\":null")), "reduction.loss", NO_HINT,
+     ""},
     /* a loss of each rank's own rows; the same in each step; a hook of the script's own */
     {RANKS(JOINS("a", ONCE), JOINS("b", ONCE)) "; " JOINS("c", ONCE), "reduction.loss", LS_PASS,
      ""},

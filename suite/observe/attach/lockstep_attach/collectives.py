@@ -143,6 +143,8 @@ class Collectives:
             entry = self.hub.steps.note("collective", op=name, elements=count, **part)
             if gathers and count > 1:
                 self.gathered.keep(step.number, entry["at"], given, args[0])
+            elif graph and step.detail and name == "all_reduce" and count > 1 and word == "sum":
+                self.gathered.keep_sum(step.number, entry["at"], given)
 
         return enter
 
@@ -255,10 +257,32 @@ class Gathered:
         # (place, node of what was gathered, [what was received])
         self.kept = []
         self.calls = []  # (place, node or None, code of the functions that called it) of the step
+        self.sums = []  # (place, node, number of the nodes that came after the call)
+
+    def begin(self, step):
+        if self.step != step:
+            self.step, self.kept, self.calls, self.sums = step, [], [], []
+
+    def keep_sum(self, step, at, given):
+        """A sum over ranks in place of a tensor with a graph, which is that of the own part."""
+        self.begin(step)
+        node = given.grad_fn
+        if len(self.sums) < KEPT and hasattr(node, "_sequence_nr"):
+            with self.torch.enable_grad():
+                now = given.detach().flatten()[:1].requires_grad_().neg().grad_fn
+            self.sums.append((at, node, now._sequence_nr()))
+
+    def uses_sum(self, node, nodes):
+        """The place of the sum of what the node made, where all that uses it is of the sum."""
+        for at, given, number in self.sums:
+            if given is node:
+                users = [n for n in nodes if any(f is node for f, _ in n.next_functions)]
+                later = all(user._sequence_nr() > number for user in users)
+                return at if users and later else None
+        return None
 
     def keep(self, step, at, given, received, by_script=True):
-        if self.step != step:
-            self.step, self.kept, self.calls = step, [], []
+        self.begin(step)
         node = getattr(given, "grad_fn", None)
         if by_script and len(self.calls) < KEPT:
             self.calls.append((at, node, _codes()))
@@ -318,8 +342,9 @@ SUMS = ("Add", "Sub")  # of a value and of what cancels it, which scales a gradi
 
 
 class Joined:
-    """The gradient, during a detailed step's backward, of what holds all ranks' values, where only
-    this rank's own part of it has a graph, or is given a gradient by a function of the script's.
+    """The gradient, during a detailed step's backward, of what holds all ranks' values or their
+    sum, where only this rank's own part of it has a graph, or is given a gradient by a function of
+    the script's.
     """
 
     def __init__(self, hub, gathered):
@@ -329,11 +354,14 @@ class Joined:
 
     def before_backward(self, root, scale, entry):
         calls, torch = self.gathered.calls, self.hub.torch
-        if not calls or self.gathered.step != self.hub.steps.now.number:
+        kept = calls or self.gathered.sums
+        if not kept or self.gathered.step != self.hub.steps.now.number:
             return
         nodes = list(itertools.islice(nodes_from([root.grad_fn]), NODES))
         for node in nodes if len(nodes) < NODES else ():
-            at, own = self._place(node, calls)
+            at, own = self.gathered.uses_sum(node, nodes), False
+            if at is None:
+                at, own = self._place(node, calls)
             if at is not None and len(self.hooks) < KEPT:
                 part = {"at": at, "times": factor_to(torch, root, scale, node)}
                 self.found.append(part)
