@@ -212,6 +212,7 @@ MEMBERS = {
     "detached": "steps at read names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
+    "bare": "optimizer steps count later",
     "froze": "model at step names",
     "untied": "at names",
     "replaced": "optimizer params",
@@ -1080,6 +1081,25 @@ for model in (Late(), Within(), Net()):
     first = ["a.weight", "a.bias"]
     assert found == [(0, first), (1, ["m1.late." + name for name in first])], found
     assert not [event for event in said if event.get("quiet")], said
+
+
+@test
+def optimizers_without_gradients_are_named(context):
+    """Built of parameters that the model has copies of; in the second job only until step 10."""
+    code = """
+model, other = Net(), Net()
+optimizer = sgd(other)
+train(model, optimizer)
+if %s:
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    train(model, optimizer)
+"""
+    for later in (False, True):
+        done, said = with_and_without(context.root, "bare%d" % later, ODD_START + code % later)
+        assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+        found = [(e["optimizer"], e["count"], e["later"]) for e in said if e["event"] == "bare"]
+        assert found == [(0, 4, False), (0, 4, True)][: 1 + later], found
+        assert not [event for event in said if event.get("quiet")], said
 
 
 @test

@@ -78,6 +78,38 @@ static void judge_freed(const ls_observe_rank *rank, ls_observe_finding *out)
     }
 }
 
+static bool has_gradients(const ls_observe_rank *rank, int optimizer)
+{
+    const ls_event *bare;
+    bool has = true;
+    ls_event_each(bare, ls_trace_events(rank, bare)) {
+        bool its = ls_event_int(bare, optimizer, -1) == optimizer;
+        has = its ? ls_event_bool(bare, later, false) : has;
+    }
+    return has;
+}
+
+/* Steps that do nothing, of all optimizers: a network may wait for its turn, a job does not. */
+static void judge_bare(const ls_observe_rank *rank, ls_observe_finding *out)
+{
+    const ls_event *optimizer, *bare = ls_event_at(ls_trace_events(rank, bare), 0);
+    bool all = bare != NULL;
+    ls_event_each(optimizer, ls_trace_events(rank, optimizer)) {
+        all = all && !has_gradients(rank, ls_event_int(optimizer, optimizer, -1));
+    }
+    if (all && ls_verdict_good(out->verdict.code)) {
+        optimizer = ls_job_optimizer(rank, ls_event_int(bare, optimizer, -1));
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(optimizer, at, ""),
+            "the optimizer was built before the model was wrapped, moved or copied: it holds the "
+            "parameters of before, which no loss depends on",
+            "build the optimizer of the parameters that the wrapped model has",
+            "in %d steps, each behind a backward, none of the %d parameters of the optimizer has a "
+            "gradient: nothing is trained",
+            ls_event_int(bare, steps, 0), ls_event_int(bare, count, 0));
+    }
+}
+
 /* Training forwards of a model in steps before that one; `first`: the first of them. */
 static int count_forwards(const ls_observe_rank *rank, int model, int64_t before,
                           const ls_call **first)
@@ -141,6 +173,7 @@ void ls_rules_optimizer_frozen(const ls_observe_trace *trace, ls_observe_finding
     judge_replaced(&trace->rank[0], out);
     judge_freed(&trace->rank[0], out);
     judge_late(&trace->rank[0], out);
+    judge_bare(&trace->rank[0], out);
     ls_finding_close(out, frozen, LS_SKIP, "no parameter is frozen",
                      "%d frozen parameters, none of which is replaced by a trainable one", frozen);
 }

@@ -514,6 +514,15 @@ static const calls_row ends[] = {
     {"F b O Z F b O Z; {\"event\":\"froze\",\"model\":1,\"at\":\"train.py:30\",\"step\":2,"
      "\"names\":[\"m1.fc.weight\"]}",
      "optimizer.frozen", LS_SKIP, ""},
+    {"F b O Z; {\"event\":\"bare\",\"optimizer\":0,\"steps\":8,\"count\":4}", "optimizer.frozen",
+     LS_FAIL,
+     "in 8 steps, each behind a backward, none of the 4 parameters .. nothing is trained | the "
+     "optimizer was built before the model was wrapped .. train.py:"},
+    {"F b O Z; {\"event\":\"bare\",\"optimizer\":0,\"steps\":8,\"count\":4}; "
+     "{\"event\":\"bare\",\"optimizer\":0,\"steps\":8,\"count\":4,\"later\":true}",
+     "optimizer.frozen", LS_SKIP, ""},
+    {BY_TWO "F b O Z; {\"event\":\"bare\",\"optimizer\":0,\"steps\":8,\"count\":4}",
+     "optimizer.frozen", LS_SKIP, ""},
     {"!\"unfrozen\":[[\"fc.bias\",\"train.py:4\"]],;" BY_TWO "F b O Z", "optimizer.frozen", LS_SKIP,
      ""},
     {"F b O Z; {\"event\":\"untied\",\"at\":\"train.py:8\",\"names\":[\"emb.weight\","

@@ -68,6 +68,8 @@ class Known:
         self.held = None  # (parameter groups, state) while a step is open
         self.index = None  # given when it is first asked to step
         self.said_replaced = self.said_freed = False  # such an event was written
+        # steps behind a backward that none of its parameters had a gradient in; whether one had
+        self.bare, self.graded, self.versions = 0, False, None
         # names of the groups' parameters, and how many models there were, at its last event
         self.names, self.models = [], 0
 
@@ -493,6 +495,8 @@ class Optimizers:
             self._report_replaced(optimizer)
         if steps.done >= IDLE and not self.said_idle:
             self._report_idle()
+        if not self.known(optimizer).graded:
+            self._look_for_gradients(optimizer)
         unread, default = self._unread(optimizer), self.known(optimizer).default
         if unread != default:
             entry["unread"] = "defaults" if unread[0] != default[0] else "lr"
@@ -541,6 +545,21 @@ class Optimizers:
             if freed:
                 entry.said_freed = True
                 self.hub.put("freed", optimizer=entry.index, count=freed, among=len(params))
+
+    def _look_for_gradients(self, optimizer):
+        """Whether a backward ever gives its parameters one, or something else moves them."""
+        entry, params = self.known(optimizer), self.params(optimizer)
+        versions = [p._version for p in params[:MARKS] if not p.is_inference()]
+        moved = entry.versions not in (None, versions)
+        entry.versions = versions
+        if moved or any(p.grad is not None for p in params):
+            entry.graded = True
+        elif any(call["call"] == "backward" for call in self.hub.steps.now.calls):
+            entry.bare += any(p.requires_grad for p in params)
+        if entry.bare == IDLE or entry.graded and entry.bare > IDLE:
+            entry.bare += 1
+            members = {"count": len(params), "steps": IDLE, "later": entry.graded}
+            self.hub.put("bare", optimizer=entry.index, **members)
 
     def _leave_step(self, note, args, kwargs, result, error):
         if isinstance(note, list):
