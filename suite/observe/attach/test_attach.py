@@ -212,6 +212,7 @@ MEMBERS = {
     "detached": "steps at read names digests digests_now",
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
+    "parts": "optimizer step part count bits",
     "bare": "optimizer steps count later",
     "froze": "model at step names",
     "untied": "at names",
@@ -1081,6 +1082,29 @@ for model in (Late(), Within(), Net()):
     first = ["a.weight", "a.bias"]
     assert found == [(0, first), (1, ["m1.late." + name for name in first])], found
     assert not [event for event in said if event.get("quiet")], said
+
+
+@test
+def parts_are_named_by_their_place(context):
+    """Ranks that hold the same part have one name for it: those of a dimension that replicates."""
+    from lockstep_attach.params import part_of
+
+    class Placed(torch.Tensor):
+        pass
+
+    def placed(coordinate, divides):
+        tensor = torch.ones(2).as_subclass(Placed)
+        kinds = [type("S", (), {"__str__": lambda self: "S(0)"}), type("R", (), {})]
+        for kind, replicates in zip(kinds, (False, True)):
+            kind.is_replicate = lambda self, replicates=replicates: replicates
+        tensor.device_mesh = types.SimpleNamespace(get_coordinate=lambda: coordinate)
+        tensor.placements = [kinds[0 if one else 1]() for one in divides]
+        return part_of(tensor)
+
+    assert part_of(torch.nn.Parameter(torch.ones(2))) == "whole"
+    assert placed([0, 1], [False, True]) == placed([1, 1], [False, True]) == "1 of S(0)"
+    assert placed([0, 1], [False, True]) != placed([0, 0], [False, True])
+    assert placed([1], [False]) == "whole" and placed([0], [True]) == "0 of S(0)"
 
 
 @test

@@ -6,7 +6,9 @@
 #include "rules.h"
 #include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/job.h"
+#include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/mean.h"
+#include "suite/observe/trace/pass.h"
 
 static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
 {
@@ -665,8 +667,87 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
     pass_steps(trace, &c, word, out);
 }
 
+/* ---- models in parts ------------------------------------------------------------------------- */
+
+static const ls_tol most_elements =
+    LS_TOL(64, "elements of what ranks tell each other within steps (losses, counts, flags): more "
+               "may be what is trained, or what experts exchange");
+
+/* Whether the data are divided among all ranks and the script moves nothing large between them
+ * within steps: then all ranks that hold the same part of the model are replicas. */
+static bool divides_data_alone(const ls_observe_trace *trace)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_event *pass = ls_pass_trained(&trace->rank[k], 0);
+        if (pass == NULL || !ls_pass_is_divided(pass, trace->world)) {
+            return false;
+        }
+        ls_trace_each_call_of(walk, &trace->rank[k]) {
+            bool last = walk.step_index + 1 >= trace->rank[k].step_count; /* behind the training */
+            if (walk.call->kind == LS_CALL_COLLECTIVE && !last &&
+                ls_event_int(walk.call->json, elements, 0) > most_elements.value) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* What the rank holds of that part before that step, or NULL. */
+static const ls_event *find_part(const ls_observe_rank *rank, const ls_event *part, int64_t step)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, parts)) {
+        if (ls_event_same(one, part, part) && ls_event_integer(one, step, 0) == step &&
+            ls_event_int(one, optimizer, -1) == ls_event_int(part, optimizer, -1) &&
+            ls_event_int(one, count, 0) == ls_event_int(part, count, 0)) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Parts that two ranks begin with in common, to the bit, and then hold with other values. */
+static bool judge_parts(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *part, *first, *other, *other_first;
+    ls_event_each(part, ls_trace_events(&trace->rank[0], parts)) {
+        int64_t step = ls_event_integer(part, step, 0);
+        first = find_part(&trace->rank[0], part, 1);
+        for (int k = 1; k < trace->world && step > 1 && first != NULL; k++) {
+            other_first = find_part(&trace->rank[k], part, 1);
+            other = find_part(&trace->rank[k], part, step);
+            if (other_first == NULL || !ls_event_same(first, other_first, bits) || other == NULL ||
+                ls_event_same(part, other, bits) || !divides_data_alone(trace)) {
+                continue;
+            }
+            bool whole = strcmp(ls_event_text(part, part, ""), "whole") == 0;
+            const ls_event *optimizer =
+                ls_job_optimizer(&trace->rank[0], ls_event_int(part, optimizer, -1));
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(optimizer, at, ""),
+                whole ? "parameters that came to the model behind fully_shard, or that it was told "
+                        "to ignore: nothing reduces their gradients"
+                      : "the mesh that the model is sharded over leaves ranks out: nothing reduces "
+                        "gradients between those that hold the same part",
+                whole ? "add them before fully_shard(), or reduce their gradients before the step"
+                      : "shard over a mesh of all ranks that the data are divided among: "
+                        "(\"replicate\", \"shard\")",
+                "before step %lld ranks 0 and %d hold other values in %d parameters (%.60s) that "
+                "they began with in common, and the data are divided among all %d ranks",
+                (long long)step, k, ls_event_int(part, count, 0), ls_event_text(part, part, ""),
+                trace->world);
+            return true;
+        }
+    }
+    return false;
+}
+
 void ls_rules_replicas_step(const ls_observe_trace *trace, ls_observe_finding *out)
 {
+    if (judge_parts(trace, out)) {
+        return;
+    }
     if (concerns(trace, out) && !ls_job_has_no_tensors(trace, out)) {
         judge_digests(trace, LS_RECORD_PARAM, "parameters", "next", "model", out);
     }

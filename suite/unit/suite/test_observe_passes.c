@@ -857,6 +857,41 @@ static const calls_row joined[] = {
 
 CALLS_TEST(losses_of_joined_values, joined)
 
+/* ---- models in parts ------------------------------------------------------------------------- */
+
+/* What ranks 0 and 1 hold of a part before steps 1 and 2, of data that are divided or not. */
+#define HELD(rank, step, part, bits)                                                 \
+    rank ": {\"event\":\"parts\",\"optimizer\":0,\"step\":" step ",\"part\":\"" part \
+         "\",\"count\":6,\"bits\":\"" bits "\"};"
+#define DIVIDED(replicas)                                                           \
+    "{\"event\":\"data\",\"sampler\":\"DistributedSampler\",\"replicas\":" replicas \
+    ",\"trained\":true,\"length\":64,\"count\":32};"
+#define BY_PARTS(part, a, b, later, other) \
+    HELD("0", "1", part, a)                \
+    HELD("1", "1", part, b) HELD("0", "2", part, later) HELD("1", "2", part, other)
+#define TELLS(elements) " A{\"elements\":" elements "}"
+
+static const calls_row held[] = {
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_FAIL,
+     "before step 2 ranks 0 and 1 hold other values in 6 parameters (whole) .. | parameters that "
+     "came to the model behind fully_shard .. train.py"},
+    {DIVIDED("2") BY_PARTS("0 of S(0)", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_FAIL,
+     "(0 of S(0)) .. | the mesh that the model is sharded over leaves ranks out"},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "b") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "b", "c", "d") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {DIVIDED("4") BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    /* what the ranks exchange: losses, or what may be trained; behind the last step */
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x (F b" TELLS("64") " O Z)",
+     "replicas.step", LS_FAIL, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x (F b" TELLS("65") " O Z)",
+     "replicas.step", LS_PASS, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "F b O Z; F b O Z" TELLS("65"),
+     "replicas.step", LS_FAIL, ""},
+};
+
+CALLS_TEST(parts_of_models_stay_equal, held)
+
 /* ---- jobs without passes --------------------------------------------------------------------- */
 
 /* A callback's decision, on which all ranks vote, each by the value that it has. */

@@ -394,6 +394,9 @@ class Models:
         outer = ((model, model.ref()) for model in self.live())
         return [model.inner(module) for model, module in outer if module is not None]
 
+    def in_parts(self):
+        return any(model.parts for model in self.models)
+
     def in_eval(self):
         """Whether a model is known and all are in eval mode."""
         known = False

@@ -9,7 +9,7 @@ import time
 import weakref
 
 from . import script_text
-from .params import is_freed
+from .params import is_freed, part_of
 from .wrapping import ByObject, Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
@@ -497,6 +497,8 @@ class Optimizers:
             self._report_idle()
         if not self.known(optimizer).graded:
             self._look_for_gradients(optimizer)
+        if not steps.now.number & (steps.now.number - 1):
+            self._report_parts(optimizer)
         unread, default = self._unread(optimizer), self.known(optimizer).default
         if unread != default:
             entry["unread"] = "defaults" if unread[0] != default[0] else "lr"
@@ -545,6 +547,20 @@ class Optimizers:
             if freed:
                 entry.said_freed = True
                 self.hub.put("freed", optimizer=entry.index, count=freed, among=len(params))
+
+    def _report_parts(self, optimizer):
+        """Before steps 1, 2, 4, ... of a model in parts: digests of what this rank holds."""
+        entry, number, parts = self.known(optimizer), self.hub.steps.now.number, {}
+        params = self.params(optimizer)
+        if not (self.hub.models.in_parts() or any(hasattr(p, "_local_tensor") for p in params)):
+            return
+        for param in params:
+            if param.requires_grad and not param.is_meta and not is_freed(param):
+                parts.setdefault(part_of(param), []).append(param.detach())
+        for part, tensors in parts.items():
+            members = {"part": part, "count": len(tensors)}
+            bits = self.hub.digests.digest(tensors)
+            self.hub.put("parts", optimizer=entry.index, step=number, bits=bits, **members)
 
     def _look_for_gradients(self, optimizer):
         """Whether a backward ever gives its parameters one, or something else moves them."""

@@ -10,6 +10,16 @@ from .wrapping import ByObject, given
 MOST = 8  # conversions that are written
 
 
+def part_of(param):
+    """Which part of its tensor a rank holds, the same text on ranks that hold the same one: its
+    place along the dimensions of the mesh that divide it; "whole" where none does.
+    """
+    mesh = getattr(param, "device_mesh", None)
+    places = zip(mesh.get_coordinate() or (), param.placements) if mesh is not None else ()
+    divided = ["%s of %s" % (at, by) for at, by in places if not by.is_replicate()]
+    return "; ".join(divided) or "whole"
+
+
 def is_freed(param):
     """Whether it has elements and no memory for them: FSDP2 took back what it had gathered. One of
     a class of its own may keep its values elsewhere.
