@@ -360,6 +360,18 @@ static int before_reduction(const ls_samples *samples, const tally *t, ls_call_k
     return call < reduces ? call : -1;
 }
 
+static void blame_unreduced(const ls_samples *samples, const tally *t, ls_observe_finding *out)
+{
+    ls_unreduced u = {.rank = t->rank,
+                      .wrong = t->wrong,
+                      .tensors = (int)(t->tensors - t->before),
+                      .wrapped = t->wrapped,
+                      .frozen = t->frozen,
+                      .model = t->model,
+                      .hand = t->hand};
+    ls_mean_unreduced_blame(samples, &u, out);
+}
+
 /* What stands there, of a gradient that is none of the guesses. */
 static void blame_before_reduction(const ls_samples *samples, const tally *t,
                                    ls_observe_finding *out)
@@ -382,6 +394,8 @@ static void blame_before_reduction(const ls_samples *samples, const tally *t,
             step->call[reduces].at);
         ls_finding_blame(out, step->call[unscale].at,
                          "reduce the gradients first, then call scaler.unscale_()");
+    } else if (t->wrapped == 0 && t->hand->common > 0 && t->hand->apart > 0) {
+        blame_unreduced(samples, t, out); /* in another unit than the sums of the others */
     }
 }
 
@@ -443,15 +457,7 @@ static void blame_guess(const ls_samples *samples, const tally *t, ls_observe_fi
                          "not divide again");
         return;
     case GUESS_OWN:
-        ls_mean_unreduced_blame(samples,
-                                &(ls_unreduced){.rank = t->rank,
-                                                .wrong = t->wrong,
-                                                .tensors = (int)(t->tensors - t->before),
-                                                .wrapped = t->wrapped,
-                                                .frozen = t->frozen,
-                                                .model = t->model,
-                                                .hand = t->hand},
-                                out);
+        blame_unreduced(samples, t, out);
         return;
     case GUESS_LEFT:
         ls_finding_explain(out, backward,

@@ -72,6 +72,7 @@ typedef enum fake_fault {
     FAULT_HAND_BEHIND,
     FAULT_HAND_PART, /* the bias is left out */
     FAULT_HAND_SUM,
+    FAULT_HAND_PART_SUM,    /* the same, and the bias is left out */
     FAULT_HAND_SUM_DIVIDED, /* right */
     FAULT_HAND_SUM_OF_SUMS, /* may be right */
     FAULT_HAND_DIVIDED,
@@ -333,11 +334,12 @@ static inline void fake_reduce(fake_state *s, int step)
                 float mean = fake_mean(s, t, i);
                 bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
                            fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_HAND_SCALED) ||
-                           fake_is(s, FAULT_FROZEN);
+                           fake_is(s, FAULT_FROZEN) || fake_is(s, FAULT_HAND_PART_SUM);
                 bool own = fake_keeps_own(s) || (one && t == 1);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
-                           fake_is(s, FAULT_HAND_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM_OF_SUMS);
+                           fake_is(s, FAULT_HAND_PART_SUM) || fake_is(s, FAULT_HAND_SUM_DIVIDED) ||
+                           fake_is(s, FAULT_HAND_SUM_OF_SUMS);
                 bool twice = fake_is(s, FAULT_DIVIDED) || fake_is(s, FAULT_HAND_DIVIDED);
                 x->reduced[i] =
                     own                      ? x->sum[i]

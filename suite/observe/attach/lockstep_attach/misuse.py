@@ -292,7 +292,10 @@ class Targets:
         """Scores of a rank's rows by those of all ranks, and targets 0, 1, ...: rank 0's rows."""
         hub, torch, count = self.hub, self.hub.torch, target.numel()
         rank, world = hub.rank(), hub.world
-        if rank == 0 or count < 4 or scores.shape != (count, count * world) or target.dim() != 1:
+        plain = isinstance(scores, torch.Tensor) and not hasattr(scores, "_local_tensor")
+        if rank == 0 or count < 4 or not plain or target.dim() != 1:
+            return
+        if tuple(scores.shape) != (count, count * world):
             return
         if not bool((target == torch.arange(count, device=target.device)).all()):
             return
