@@ -402,7 +402,7 @@ static const struct {
      "+- 5.1e-08; so in 1 of 3 tensors: fc.bias | not reduced, while 2 other tensors are: the "
      "script's loop over parameters leaves these out | train.py:30"},
     {PLAIN(FAULT_HAND_PART_SUM), "reduction.mean", LS_FAIL,
-     "so in 1 of 3 tensors: fc.bias | not reduced, while 2 other tensors are: .. | train.py:30"},
+     "so in 1 of 3 tensors: fc.bias | not reduced, while 2 other tensors are"},
     {PLAIN(FAULT_HAND_SUM), "reduction.mean", LS_FAIL,
      "the gradient is 2 times the mean of 2 ranks (up to step 2, 2 detailed steps) | summed over "
      "the ranks and not divided by their number, 2 | train.py:30"},
