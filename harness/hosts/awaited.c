@@ -3,8 +3,6 @@
 #include <dirent.h>
 #include <limits.h>
 #include <netdb.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -1,6 +1,5 @@
 #include "outcome.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"

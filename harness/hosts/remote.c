@@ -3,11 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,7 +11,6 @@
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 
 /* ---- the command of a channel --------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 #include "findings.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"

@@ -1,7 +1,6 @@
 #include "preflight.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "machine.h"

@@ -3,15 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "nvml.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 

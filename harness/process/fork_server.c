@@ -11,7 +11,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/core/text.h"
 
 enum { ANSWER_S = 120 }; /* it may still be loading, on a machine that others use */
 

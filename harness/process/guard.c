@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 

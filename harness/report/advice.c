@@ -1,7 +1,6 @@
 #include "figures.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

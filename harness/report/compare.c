@@ -1,11 +1,9 @@
 #include "figures.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "page.h"
-#include "job.h"
 #include "kernels/core/text.h"
 
 enum { SENTENCE_BYTES = 1024, JOBS_MAX = 256 };

@@ -1,19 +1,15 @@
 #include "report.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "kernels/core/cores.h"
-#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "harness/run/archive.h"
 #include "harness/run/manifest.h"
-#include "job.h"
 #include "page.h"
-#include "stats.h"
 
 /* The summary is written before the run ends, and older ones lack what the jobs loaded. */
 static void take_machine(cJSON *run, cJSON *summary)

@@ -1,7 +1,6 @@
 #include "page.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 #include "page.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,6 @@
 #include "files.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"

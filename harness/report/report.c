@@ -1,13 +1,11 @@
 #include "report.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "figures.h"
 #include "files.h"
-#include "job.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "page.h"

@@ -2,7 +2,6 @@
 #include "kernels/core/list.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static double *room_for(int count)

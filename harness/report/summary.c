@@ -6,7 +6,6 @@
 #include "kernels/core/text.h"
 #include "figures.h"
 #include "page.h"
-#include "job.h"
 
 static void summary_path(char path[PATH_MAX], const ls_report_run *run)
 {

@@ -1,12 +1,10 @@
 /* The report on a terminal: at most 80 columns. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "report.h"
 #include "figures.h"
 #include "page.h"
-#include "job.h"
 #include "kernels/core/text.h"
 
 static void print_opening(const ls_report_run *run, FILE *to)

@@ -2,12 +2,8 @@
 
 #include "record.h"
 
-#include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,11 +12,9 @@
 #include "harness/hosts/remote.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
-#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
 void ls_job_free(ls_job *job)

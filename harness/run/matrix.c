@@ -1,16 +1,12 @@
 #include "matrix.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/digest.h"
-#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 
 ls_spec ls_matrix_spec(ls_role role)
 {

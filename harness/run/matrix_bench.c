@@ -1,11 +1,9 @@
 #include "matrix_bench.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/cores.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
 static bool is_bf16(const ls_matrix_bench *bench)

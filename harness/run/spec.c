@@ -5,7 +5,6 @@
 #include "harness/hosts/hosts.h"
 #include "kernels/core/json.h"
 #include "kernels/core/plain.h"
-#include "kernels/core/text.h"
 
 static const struct role {
     const char *name;

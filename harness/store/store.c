@@ -3,12 +3,9 @@
 #include <errno.h>
 #include <math.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "kernels/core/clock.h"

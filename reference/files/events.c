@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,11 +13,9 @@
 #include "kernels/core/half.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/usage.h"
 #include "kernels/core/text.h"
-#include "reference/state/device.h"
 
 struct ls_events {
     int descriptor; /* -1: no events */

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
 struct ls_mllog {

@@ -3,16 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/path.h"
 
 enum { RECORD_BYTES_MAX = 512, HEAD_BYTES = 12, TAIL_BYTES = 4 };

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <stdbool.h>
 
 #include "world.h"
 #include "harness/hosts/launchers.h"
@@ -18,7 +17,6 @@
 #include "harness/process/waiting.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"

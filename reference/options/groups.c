@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 

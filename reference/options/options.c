@@ -5,12 +5,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/optimizers.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/plant.h"
 #include "kernels/core/text.h"
 #include "kernels/core/usage.h"

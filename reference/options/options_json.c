@@ -3,12 +3,10 @@
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/optimizers.h"
 #include "kernels/core/json.h"
-#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "precision.h"
 

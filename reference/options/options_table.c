@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
 /* ---- one value: each function reads `text`, the value of --`option`, into its last argument -- */

@@ -2,11 +2,9 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "harness/hosts/launchers.h"
-#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 
 enum { DEFAULT_PORT = 29500 /* torchrun's and torch.distributed's default */ };

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/judge/diagnose.h"
 
 bool ls_endings_says(const ls_record *job, int rank, const char *text)

@@ -1,12 +1,9 @@
 #include "rows.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/list.h"
 #include "reference/model/model.h"

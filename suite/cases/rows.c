@@ -2,14 +2,10 @@
 
 #include <ctype.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
-#include "kernels/core/text.h"
 
 struct ls_case_memory {
     struct ls_case_memory *next;

@@ -1,12 +1,10 @@
 #include "rows.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/file.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "reference/files/safetensors.h"

@@ -3,14 +3,12 @@
 #include "commands.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "harness/hosts/launchers.h"
 #include "harness/report/stats.h"
 #include "harness/run/record.h"
-#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "suite/run/command_line.h"

@@ -1,19 +1,13 @@
 /* `lockstep bench NAME=value...`: the main job. */
 #include "commands.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "harness/hosts/supervise.h"
-#include "harness/machine/machine.h"
-#include "harness/process/proc.h"
-#include "harness/run/job.h"
-#include "kernels/core/text.h"
 #include "reference/data/make.h"
 #include "bench_internal.h"
-#include "suite/run/run.h"
 
 static ls_status make_data(const ls_bench *b)
 {

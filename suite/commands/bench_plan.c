@@ -1,15 +1,11 @@
 #include "bench_internal.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/cores.h"
-#include "harness/machine/machine.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "reference/data/loader.h"
 #include "reference/data/make.h"
@@ -17,7 +13,6 @@
 #include "reference/state/device.h"
 #include "suite/run/headline.h"
 #include "suite/run/budget.h"
-#include "suite/run/run.h"
 #include "suite/run/command_line.h"
 
 static int usual_ranks(double cores)

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"
@@ -12,7 +11,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "suite/judge/compare.h"
 
 const char *ls_bounds_kind_name(int kind)
 {

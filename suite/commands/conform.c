@@ -21,7 +21,6 @@
 #include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
-#include "kernels/core/list.h"
 
 typedef struct conform {
     const char *seed, *claim, *subject, *out, *share, *device, *gate, *time;

@@ -7,8 +7,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,7 +15,6 @@
 #include "kernels/core/plain.h"
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "reference/oracle/nettab.h"
 #include "observe_parts.h"

@@ -1,12 +1,9 @@
 #include "layers_internal.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "kernels/passes.h"
 #include "reference/model/model.h"
 #include "reference/state/device.h"
 

@@ -3,8 +3,6 @@
  * reason, about the share of these rates that kernels reach. */
 #include "layers_internal.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

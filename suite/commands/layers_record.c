@@ -1,6 +1,5 @@
 #include "layers_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { RECORDED = 12 }; /* of the passes with the most time to gain */

@@ -2,14 +2,12 @@
 #include "commands.h"
 
 #include <dirent.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "harness/hosts/awaited.h"
-#include "harness/machine/machine.h"
 #include "harness/process/waiting.h"
 #include "harness/process/guard.h"
 #include "harness/run/manifest.h"
@@ -17,7 +15,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/usage.h"
-#include "kernels/core/text.h"
 #include "observe_parts.h"
 #include "reference/options/options.h"
 #include "suite/run/command_line.h"

@@ -2,20 +2,15 @@
  * written from the ranks' events while these grow. */
 #include "observe_parts.h"
 
-#include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/hosts/hosts.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
-#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/files/events.h"
 #include "suite/run/command_line.h"
 

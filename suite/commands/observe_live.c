@@ -13,7 +13,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/usage.h"
 
 static const double share = 0.02;   /* of the job's time */

@@ -1,7 +1,6 @@
 /* The report on an observed job: terminal, report.md, report.html, junit.xml. */
 #include "observe_parts.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "harness/report/report.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/core/text.h"
 
 enum {
     TEXT_BYTES = LS_REPORT_LINES_BYTES * 2,

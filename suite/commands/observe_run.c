@@ -8,13 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "harness/hosts/hosts.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
-#include "kernels/core/text.h"
 
 /* ---- which folder ---------------------------------------------------------------------------- */
 

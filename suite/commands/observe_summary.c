@@ -1,15 +1,11 @@
 /* What was seen of an observed job, for summary.json and the report. */
 #include "observe_parts.h"
 
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "harness/report/stats.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
-#include "kernels/core/text.h"
 
 static const ls_observe_rank *first_with_events(const ls_observe_trace *trace)
 {

@@ -5,7 +5,6 @@
 
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
-#include "kernels/core/text.h"
 
 bool ls_observe_gate_read(const char *text, ls_observe_gate *out)
 {

@@ -2,7 +2,6 @@
  * the findings; of several nodes, side by side. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,21 +1,15 @@
 #include "bench_internal.h"
 #include "layers_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/cores.h"
-#include "harness/machine/machine.h"
-#include "harness/process/proc.h"
 #include "harness/report/stats.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
-#include "kernels/passes.h"
-#include "kernels/kernels.h"
 #include "reference/model/model.h"
 #include "reference/state/device.h"
-#include "suite/suite.h"
 
 /* Medians of repeats that take a few hundred ms each. */
 enum { REPEATS = 5 };

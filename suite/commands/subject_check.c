@@ -2,20 +2,15 @@
  * small jobs, and says what is missing and which cases that costs. */
 #include "commands.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/cores.h"
 #include "harness/hosts/supervise.h"
-#include "harness/machine/machine.h"
-#include "harness/process/proc.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "subject_check_internal.h"
 #include "suite/run/command_line.h"
 

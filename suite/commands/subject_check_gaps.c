@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "kernels/core/list.h"
-#include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 
 static ls_subject_gap *add_gap(ls_subject_check *check, const char *what)

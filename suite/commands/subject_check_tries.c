@@ -4,13 +4,10 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/job.h"
 #include "kernels/core/list.h"
 #include "kernels/core/plain.h"
-#include "kernels/core/text.h"
 
 /* Seconds of a case's jobs on 2 cores by the model: longer ones are no quick try. */
 static const double short_s = 6;

@@ -2,13 +2,11 @@
 
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "harness/report/stats.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "reference/data/loader.h"

@@ -1,11 +1,9 @@
 #include "bench_internal.h"
 
 #include <regex.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
 

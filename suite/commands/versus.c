@@ -2,16 +2,12 @@
  * run. */
 #include "commands.h"
 
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/path.h"
 #include "harness/report/stats.h"
-#include "kernels/core/text.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/passes.h"
 #include "kernels/kernels.h"

@@ -1,14 +1,10 @@
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/path.h"
 #include "harness/hosts/supervise.h"
 #include "harness/machine/machine.h"
-#include "harness/process/proc.h"
-#include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"

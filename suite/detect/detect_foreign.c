@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 
 /* ---- the rows of suite/peers/BASE.txt -------------------------------------------------------- */

@@ -1,10 +1,8 @@
 #include "detect_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 

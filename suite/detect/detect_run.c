@@ -2,17 +2,13 @@
 
 #include <dirent.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/process/proc.h"
 #include "kernels/core/clock.h"
-#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 
 extern char **environ;
 

@@ -1,12 +1,9 @@
 #include "detect_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 #include "kernels/core/file.h"
 
 static const char *cause_word(const ls_detect_plant *plant, const ls_detect_result *result)

@@ -1,14 +1,11 @@
 #include "judges.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/list.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 
 const cJSON *ls_announced_option(const cJSON *options, const char *name)
 {

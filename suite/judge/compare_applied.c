@@ -1,6 +1,5 @@
 #include "compare.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"

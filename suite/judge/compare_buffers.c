@@ -1,8 +1,4 @@
-#include "compare.h"
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"

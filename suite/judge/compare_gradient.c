@@ -1,11 +1,6 @@
-#include "compare.h"
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/core/list.h"
-#include "reference/oracle/oracle.h"
 #include "diagnose.h"
 
 /* ---- branches -------------------------------------------------------------------------------- */

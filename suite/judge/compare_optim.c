@@ -1,13 +1,7 @@
-#include "compare.h"
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"
-#include "kernels/core/text.h"
-#include "reference/oracle/bits.h"
 #include "judges.h"
 
 /* reference/oracle/interval.h bounds one order of the operations. */

@@ -1,12 +1,10 @@
 #include "compare.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"
 #include "kernels/core/sort.h"
-#include "reference/oracle/evidence.h"
 
 enum { BLOCK = 64, EDGE = 8 };
 

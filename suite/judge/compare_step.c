@@ -1,15 +1,9 @@
-#include "compare.h"
-
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/json.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "reference/oracle/oracle.h"
 #include "diagnose.h"
 
 /* ---- the facts of a job, and the metadata of its dump ---------------------------------------- */

@@ -1,6 +1,5 @@
 #include "diagnose.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The digests that differ between two records of one step, as bits. */

@@ -1,13 +1,10 @@
 #include "diagnose.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "reference/oracle/ideal_error.h"
 #include "suite/suite.h"
 
 static const ls_tol same_factor =

@@ -1,15 +1,11 @@
 #include "diagnose.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "reference/oracle/ideal_error.h"
-#include "reference/oracle/oracle.h"
 #include "suite/suite.h"
 
 static const ls_tol better = LS_TOL(0.25, "an explanation leaves a quarter of the error at most");

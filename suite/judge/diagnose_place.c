@@ -1,7 +1,6 @@
 #include "diagnose.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

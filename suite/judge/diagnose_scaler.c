@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stddef.h>
-#include <stdio.h>
 
 /* A state machine with its mistakes; with only `down` and `up` set it is the right one (numerics.md
  * section 2, point 6). */

@@ -1,12 +1,9 @@
 #include "diagnose.h"
 
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/log.h"
-#include "reference/oracle/bits.h"
 #include "judges.h"
 
 /* Turns the right rule into a wrong one. */

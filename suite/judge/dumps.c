@@ -2,13 +2,11 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
 static bool makes_folder(const char *path)

@@ -1,10 +1,8 @@
 #include "judges.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 
 /* The value of "--name V" or "--name=V" in the further options; NULL without it. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "diagnose.h"
-#include "kernels/core/text.h"
 
 /* Compares the digests in `mask`, which both steps or neither must have: FAIL if b's differs from
  * a's, with `who` ("rank=1") in front. Returns the number compared. */

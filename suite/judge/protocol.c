@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "kernels/core/text.h"
-
 /* Compares the options that the start event reports with those of the command. A subject may omit
  * any. */
 static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec, ls_verdict *out)

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "judges.h"
-#include "kernels/core/json.h"
 
 double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow)
 {

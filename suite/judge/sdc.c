@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "kernels/core/text.h"
-
 /* ---- bits ------------------------------------------------------------------------------------ */
 
 /* The first step at which the two differ in loss or parameters; 0: none. */

@@ -1,7 +1,6 @@
 #include "mutate_parts.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"

@@ -1,7 +1,6 @@
 #include "mutate_parts.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"

@@ -1,11 +1,9 @@
 #include "budget.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/clock.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/list.h"
 

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "command_line.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +11,6 @@
 #include "harness/machine/machine.h"
 #include "harness/process/guard.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
 

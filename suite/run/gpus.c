@@ -1,15 +1,10 @@
 #include "run.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "harness/machine/machine.h"
 #include "harness/machine/preflight.h"
-#include "kernels/core/text.h"
-#include "kernels/core/log.h"
 #include "kernels/core/list.h"
 #include "suite/judge/judges.h"
 

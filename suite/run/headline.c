@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "kernels/core/cores.h"
-#include "harness/machine/machine.h"
-#include "kernels/core/text.h"
 
 static void add_codes(char *why, size_t bytes, const ls_headline_count_of *c)
 {

@@ -1,10 +1,8 @@
 #include "run.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <unistd.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/clock.h"
 
 double ls_progress_left_s(const ls_progress_times *t)

@@ -1,11 +1,8 @@
 #include "run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/job.h"
 #include "kernels/core/list.h"
-#include "kernels/core/text.h"
 
 bool ls_refusals_names(const char *word, const char *option)
 {

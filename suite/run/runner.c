@@ -1,26 +1,18 @@
-
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "headline.h"
 #include "budget.h"
-#include "run.h"
-#include "harness/machine/machine.h"
-#include "harness/process/proc.h"
 #include "harness/report/report.h"
-#include "harness/run/job.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/usage.h"
-#include "kernels/core/text.h"
 #include "reference/options/options.h"
 #include "suite/judge/diagnose.h"
 #include "suite/judge/judges.h"

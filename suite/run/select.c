@@ -1,15 +1,12 @@
 #include "select.h"
 
 #include <dirent.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "harness/run/matrix.h"
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 

@@ -1,5 +1,4 @@
 #include "headline.h"
-#include "run.h"
 
 #include <math.h>
 #include <string.h>
@@ -7,7 +6,6 @@
 #include "harness/report/report.h"
 #include "harness/report/stats.h"
 #include "harness/run/archive.h"
-#include "kernels/core/text.h"
 
 /* Checks first whether the run is whole; *summary stays where there is no baseline. */
 static ls_status read_baseline(const char *baseline, cJSON **summary)

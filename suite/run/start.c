@@ -1,18 +1,13 @@
 #include "run.h"
 
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/process/proc.h"
-#include "harness/run/job.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plain.h"
-#include "kernels/core/text.h"
 
 enum { LAST_LINES = 10 };
 

@@ -1,15 +1,12 @@
 #include "headline.h"
-#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/file.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "command_line.h"
 

@@ -1,7 +1,6 @@
 #include <math.h>
 
 #include "harness/report/figures.h"
-#include "harness/report/job.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "table.h"

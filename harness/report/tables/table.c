@@ -1,6 +1,5 @@
 #include "table.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

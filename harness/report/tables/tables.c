@@ -1,7 +1,5 @@
 #include "table.h"
 
-#include <limits.h>
-
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 

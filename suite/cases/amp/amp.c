@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "toy.h"
 
 /* Who owns what, and which optimizers each loss's block lists. */

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "toy.h"
 
 static void zero_both(ls_toy *toy, bool by_model, int models)

@@ -1,12 +1,9 @@
 #include "toy.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 #include "reference/oracle/bits.h"
 
 const ls_toy_poison ls_toy_clean = {-1, 0, 0.0f};

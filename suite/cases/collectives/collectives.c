@@ -5,10 +5,7 @@
 #include "collectives.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "kernels/core/text.h"
 
 enum { COUNTS = 7, ABSENT = 1, ROUGH = 2 * 2 /* counts and places */ };
 

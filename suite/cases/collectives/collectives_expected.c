@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "kernels/core/digest.h"
-#include "kernels/core/text.h"
 
 /* ---- one element ----------------------------------------------------------------------------- */
 

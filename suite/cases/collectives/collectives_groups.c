@@ -4,11 +4,7 @@
 #include "collectives.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "kernels/core/text.h"
-#include "suite/cases/rows.h"
 
 enum { GROUPS = 4, RANKS = 5 };
 

@@ -3,12 +3,8 @@
 #include "collectives.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 
 static const ls_tol printed =
     LS_TOL(1e-12, "doubles printed with 15 digits or more, and three operations in double");

@@ -2,16 +2,11 @@
  * (facts of torch.utils.data: pad a whole list, then stride) with a generator of our own, and
  * compared with the sampler, with the loader, and with the targets that a trainer dumped. */
 #include "data.h"
-#include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "reference/data/dataset.h"
 #include "reference/data/make.h"
 
 /* ---- DistributedSampler, from its definition ------------------------------------------------- */

@@ -1,14 +1,10 @@
 /* CIFAR's binary files: which images a rank gets, their crops and classes, and what is refused. */
 #include "data.h"
-#include "suite/cases/rows.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/file.h"
-#include "kernels/core/json.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "reference/data/transform.h"
 
 enum { SIDE = 32, PIXELS = SIDE * SIDE, IMAGE = 3 * PIXELS, PAD = 4 };

@@ -3,16 +3,12 @@
 #include "suite/inside/inside.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/file.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
-#include "reference/data/dataset.h"
 #include "reference/data/picture.h"
-#include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "reference/data/transform.h"
 

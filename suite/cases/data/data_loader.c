@@ -7,10 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/digest.h"
-#include "reference/data/dataset.h"
-#include "reference/data/loader.h"
 #include "reference/data/make.h"
 #include "kernels/core/path.h"
 

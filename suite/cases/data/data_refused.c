@@ -1,16 +1,12 @@
 /* Data that a run refuses, by name and before a step: folders, pictures, given batches; and
  * pictures that it leaves out. */
 #include "data.h"
-#include "suite/cases/rows.h"
 #include "suite/judge/judges.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "kernels/core/json.h"
-#include "kernels/core/text.h"
 #include "reference/data/make.h"
 
 /* ---- folders and what is in them ------------------------------------------------------------- */

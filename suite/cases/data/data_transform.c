@@ -2,9 +2,7 @@
 #include "data.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/list.h"
 #include "reference/data/transform.h"

@@ -2,7 +2,6 @@
  * 3). */
 #include "suite/cases/rows.h"
 
-#include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 
 #define LEVELS "o[0|1|2|3]"

@@ -2,9 +2,6 @@
  * that of others. */
 #include "suite/cases/rows.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/core/text.h"
 #include "kernels/core/status.h"
 #include "suite/judge/judges.h"

@@ -3,10 +3,8 @@
 #include "suite/cases/rows.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"

@@ -1,14 +1,10 @@
 /* The first step's gradient of the timed jobs against FP32, one process, micro-batch form, same
  * backend (numerics.md section 5, FP32 step 1), and against the same job with other buckets. At
  * half levels, and on a device, the reference takes the job's own branches. */
-#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
-#include "suite/judge/compare.h"
 #include "timed_parts.h"
 
 /* The reference has the rank's threads, batch and kernels, so every micro-batch's forward is equal

@@ -1,13 +1,9 @@
 #include "timed_parts.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/log.h"
 #include "kernels/core/list.h"
-#include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
 
 enum { BLOCK = 64, EDGE = 8 }; /* numerics.md section 4 */

@@ -2,11 +2,9 @@
  * stale, batch norm's parameters left in f32, activations and gradients rounded once, the loss and
  * the loss scale's product in f32. Shown by what changes when an operand is rounded beforehand. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/rng.h"
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "suite/cases/rows.h"
 #include "reference/explain/explain.h"

@@ -5,10 +5,8 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/list.h"
 #include "suite/judge/compare.h"
 #include "suite/inside/kernel.h"

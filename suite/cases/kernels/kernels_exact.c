@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "suite/inside/kernel.h"
 

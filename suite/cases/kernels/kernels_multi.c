@@ -4,10 +4,8 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "kernels/core/half.h"
 #include "kernels/core/list.h"
 #include "kernels/core/rng.h"

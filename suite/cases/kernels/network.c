@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "reference/model/model.h"
 #include "reference/oracle/nettab.h"
 

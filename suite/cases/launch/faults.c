@@ -6,11 +6,8 @@
 
 #include <dirent.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "reference/options/options.h"
 

@@ -3,7 +3,6 @@
  * decay, one without in which a step overflows, both judged by several rows. */
 #include "suite/cases/rows.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/text.h"

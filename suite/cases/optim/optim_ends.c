@@ -1,7 +1,6 @@
 /* Optimizers: runs that end or are refused, and the memory that moments take. */
 #include <string.h>
 
-#include "kernels/core/text.h"
 #include "suite/cases/rows.h"
 
 enum { BAD_STEP = 2 };

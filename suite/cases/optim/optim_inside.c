@@ -2,11 +2,9 @@
  * awkward sizes that stand one element off alignment with guards between them, and against golden
  * values. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/optimizers.h"
-#include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/list.h"
 #include "reference/oracle/bits.h"

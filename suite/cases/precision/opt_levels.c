@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "suite/judge/judges.h"
 

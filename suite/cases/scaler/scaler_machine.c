@@ -3,7 +3,6 @@
  * torch/amp/grad_scaler.py). */
 #include <math.h>
 
-#include "kernels/core/text.h"
 #include "reference/amp/amp_scale.h"
 #include "suite/inside/inside.h"
 #include "suite/cases/rows.h"

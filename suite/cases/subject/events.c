@@ -3,12 +3,8 @@
 #include "subject.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 
 enum { STEPS = 7, EVERY = 3 };
 

@@ -1,14 +1,12 @@
 /* The subject protocol itself (protocol.md), for any trainer: what its events say, that
  * they say what was asked, and that options do what they are called. What a record must be to be
  * read at all is suite/judge/protocol.c's business. */
-#include "suite/cases/rows.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/text.h"
 #include "subject.h"
 
 enum { STEPS = 4, CLASSES = 10 };

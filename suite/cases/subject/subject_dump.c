@@ -3,14 +3,10 @@
 
 #include <dirent.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/digest.h"
-#include "kernels/core/json.h"
 #include "kernels/core/list.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/nettab.h"

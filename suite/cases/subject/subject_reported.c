@@ -3,12 +3,9 @@
 #include "subject.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/text.h"
-#include "kernels/core/json.h"
 #include "reference/oracle/nettab.h"
 
 enum { CLASSES = 10 };

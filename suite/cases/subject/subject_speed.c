@@ -4,15 +4,12 @@
 
 #include <dirent.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "kernels/core/file.h"
-#include "kernels/core/json.h"
 
 /* ---- what judging costs ---------------------------------------------------------------------- */
 

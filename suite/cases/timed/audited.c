@@ -5,7 +5,6 @@
 #include "suite/cases/rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/list.h"

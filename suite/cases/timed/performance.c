@@ -5,7 +5,6 @@
 #include "kernels/core/sort.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "harness/report/stats.h"

@@ -2,7 +2,6 @@
  */
 #include "suite/judge/judges.h"
 
-#include "kernels/core/text.h"
 #include "suite/cases/rows.h"
 
 static void judge(const ls_case *row, const ls_record *job, ls_verdict *out)

@@ -2,7 +2,6 @@
  * damaged or made to harm. */
 #include "suite/cases/rows.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,10 +1,7 @@
 #include "suite/commands/commands.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,7 +13,6 @@
 #include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "plan_internal.h"
 #include "suite/run/command_line.h"

@@ -4,9 +4,7 @@
 #include "plan_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "harness/report/stats.h"
 #include "kernels/core/list.h"
 
 const char *ls_plan_model_way_name(ls_plan_way way)

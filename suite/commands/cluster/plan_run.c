@@ -3,12 +3,9 @@
 #include "plan_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "harness/report/stats.h"
 #include "kernels/core/list.h"
-#include "kernels/core/log.h"
 #include "kernels/core/text.h"
 #include "reference/model/model.h"
 #include "suite/suite.h"
