@@ -26,7 +26,7 @@
 #include "harness/machine/machine.h"
 #include "harness/hosts/outcome.h"
 #include "harness/hosts/supervise.h"
-#include "harness/process/guard.h"
+#include "harness/process/proc.h"
 
 enum { EXIT_TIMED_OUT = 124 }; /* as timeout(1) */
 

@@ -5,15 +5,24 @@
 #define LS_SIMNET_H
 
 #include <stddef.h>
+#include <stdbool.h>
 
 #include "kernels/core/status.h"
-#include "link.h"
 
 enum {
     LS_SIMNET_NODES_MAX = 64,
     LS_SIMNET_GBIT_PER_S = 10, /* the slowest network of today's training nodes */
     LS_SIMNET_DELAY_US = 50,   /* each way: two switches and the hosts' network stacks */
 };
+
+/* A link between machines in words, "25Gbit,10us". */
+typedef struct ls_link {
+    double bytes_per_s, delay_s;
+    bool in_bits; /* the rate is a wire's (Gbit, Mbit), headers included; else GB/s or MB/s */
+} ls_link;
+
+/* False where the text is no rate above 0 and delay of 0 or more (us, ms). */
+bool ls_simnet_link(const char *text, ls_link *out);
 
 typedef struct ls_simnet {
     int nodes, owner; /* owner: the pid in the names of the namespaces */

@@ -3,8 +3,8 @@
 #ifndef LS_SUPERVISE_H
 #define LS_SUPERVISE_H
 
-#include "harness/machine/preflight.h"
-#include "harness/process/fork_server.h"
+#include "harness/machine/findings.h"
+#include "harness/process/proc.h"
 #include "harness/process/waiting.h"
 #include "kernels/core/text.h"
 #include "outcome.h"

@@ -481,7 +481,7 @@ bool ls_nvml_next_xid(ls_nvml *nvml, int *index, int *xid)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-const char *ls_nvml_fact_name(ls_nvml_fact fact)
+static const char *fact_name(ls_nvml_fact fact)
 {
     static const char *const name[] = {
 #define LS_NVML_NAME(symbol, text) text,
@@ -538,7 +538,7 @@ cJSON *ls_nvml_device_json(const ls_nvml_device *device)
     }
     for (int f = 0; f < LS_NVML_FACT_COUNT; f++) {
         if (isfinite(device->fact[f])) {
-            cJSON_AddNumberToObject(out, ls_nvml_fact_name((ls_nvml_fact)f), device->fact[f]);
+            cJSON_AddNumberToObject(out, fact_name((ls_nvml_fact)f), device->fact[f]);
         }
     }
     return out;

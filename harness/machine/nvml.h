@@ -274,7 +274,6 @@ bool ls_nvml_events_begin(ls_nvml *nvml, const ls_nvml_device *device, int count
 /* The next Xid, without waiting: the index of its device and its number; false: none. */
 bool ls_nvml_next_xid(ls_nvml *nvml, int *index, int *xid);
 
-const char *ls_nvml_fact_name(ls_nvml_fact fact);
 const char *ls_nvml_reading_name(ls_nvml_reading reading);
 /* The reasons for reduced clocks, separated by ", ", or "none"; being idle is not a reason. */
 const char *ls_nvml_reasons_text(double reasons, char *text, size_t bytes);

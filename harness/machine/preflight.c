@@ -1,4 +1,4 @@
-#include "preflight.h"
+#include "findings.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "fork_server.h"
+#include "proc.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,3 @@
-#include "guard.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "kernels/core/status.h"
+#include "kernels/core/text.h"
 
 typedef struct ls_proc_spec {
     char *const *argv;        /* argv[0] is searched for in PATH */
@@ -110,5 +111,55 @@ void ls_proc_isolated_recede(int limit_s);
  * NULL. Its messages are dropped. *code: its exit code, 128 + signal, or LS_ERR_INFRA when it could
  * not be started or had not ended. */
 char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code);
+
+/* ---- guard.c ----------------------------------------------------------------------------------
+ */
+
+/* Ends everything that a program has started, also after kill -9 of the program. What a rank starts
+ * may ignore TERM, leave its process group and outlive the rank; only an ancestor that adopts
+ * orphans (PR_SET_CHILD_SUBREAPER) can find it. So the program becomes three processes:
+ *
+ *   first    the one that was started: waits, forwards signals, leaves with the program's code
+ *   guard    in a process group of its own, under another name: kill -9 of the first process, of
+ * its group or of all processes of its name does not reach it program  goes on and starts the ranks
+ *
+ * When the program ends, the guard kills what is left. When the first process ends before it, the
+ * guard kills the program and what is left. When the guard ends before it, the program dies with it
+ * (PR_SET_PDEATHSIG), as do its ranks, and the first process kills what is left. Only kill -9 of
+ * both the first process and the guard leaves orphans of ranks. */
+
+/* Returns in the program alone, whose pid is new. To be called at the start, with one thread.
+ * Signals that are ignored stay ignored. LS_ERR_INFRA when a process cannot be made. */
+ls_status ls_guard_begin(void);
+/* The same, for a program that runs one command in its own place (waiting.h): the program stays
+ * in the caller's process group, so that it and the command may use the terminal. The terminal's
+ * signals reach them without the first process, which does not forward those. */
+ls_status ls_guard_begin_in_place(void);
+
+/* ---- fork_server.c ----------------------------------------------------------------------------
+ */
+
+/* Ranks that are forked from a process which has loaded their framework, in place of ranks that
+ * each load it again: importing PyTorch takes longer than a small job. The fork server is the
+ * command itself, without options and with LS_FORK_SERVER=1: what would run the rank waits for
+ * requests on its standard input, a socket, and forks (suite/peers/fork_server.py; protocol.md). A
+ * rank is forked twice, so that this program, which adopts orphans, becomes its parent: it is
+ * waited for, signalled and killed as any other. */
+
+typedef struct ls_fork_server {
+    ls_words command; /* what it was started with: ranks have these words and options behind them */
+    ls_proc process;
+    int socket; /* -1: none runs, and every rank is started by exec */
+} ls_fork_server;
+
+/* Starts one: `command` is the words of a command, separated by blanks. It loads while the caller
+ * goes on. */
+ls_status ls_fork_server_open(const char *command, ls_fork_server *out);
+void ls_fork_server_close(ls_fork_server *server);
+
+/* Starts what `spec` says, as ls_proc_start does. False where the server cannot: it does not run,
+ * the spec is of another command or wants its own terminal, descriptor or folder.
+ * A server that fails is closed. To be called between ls_proc_orphans_begin and _end. */
+bool ls_fork_server_start(ls_fork_server *server, const ls_proc_spec *spec, ls_proc *out);
 
 #endif

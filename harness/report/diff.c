@@ -7,7 +7,6 @@
 #include "kernels/core/cores.h"
 #include "kernels/core/log.h"
 #include "kernels/core/text.h"
-#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "page.h"
 

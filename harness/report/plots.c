@@ -1,4 +1,4 @@
-#include "files.h"
+#include "page.h"
 
 #include <errno.h>
 #include <limits.h>

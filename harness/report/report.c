@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "figures.h"
-#include "files.h"
 #include "kernels/core/file.h"
 #include "kernels/core/text.h"
 #include "page.h"

@@ -1,4 +1,3 @@
-#include "files.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "archive.h"
+#include "manifest.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -11,7 +11,7 @@
 #include "harness/hosts/hosts.h"
 #include "harness/hosts/outcome.h"
 #include "harness/hosts/simnet.h"
-#include "harness/process/fork_server.h"
+#include "harness/process/proc.h"
 
 typedef struct ls_job {
     char id[96];    /* stable: "o2.w4.n2.b5mb.s30-1f3a" (main factors, digest of the whole spec) */

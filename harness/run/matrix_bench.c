@@ -1,4 +1,4 @@
-#include "matrix_bench.h"
+#include "matrix.h"
 
 #include <math.h>
 #include <string.h>

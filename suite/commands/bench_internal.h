@@ -8,7 +8,7 @@
 #include "harness/hosts/probe.h"
 #include "harness/hosts/simnet.h"
 #include "harness/machine/findings.h"
-#include "harness/run/matrix_bench.h"
+#include "harness/run/matrix.h"
 #include "kernels/core/json.h"
 #include "kernels/core/status.h"
 #include "suite/run/run.h"

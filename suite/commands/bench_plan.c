@@ -12,7 +12,7 @@
 #include "reference/model/model.h"
 #include "reference/state/device.h"
 #include "suite/run/headline.h"
-#include "suite/run/budget.h"
+#include "suite/run/run.h"
 #include "suite/run/command_line.h"
 
 static int usual_ranks(double cores)
@@ -141,7 +141,7 @@ ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *give
     if (strcmp(text, "0") == 0) {
         return LS_OK;
     }
-    if (strcmp(text, "1") != 0 && !ls_link_read(text, &link)) {
+    if (strcmp(text, "1") != 0 && !ls_simnet_link(text, &link)) {
         return ls_log_fail(LS_ERR_USAGE, "SIM_NET=%s: allowed: a rate above 0", text);
     }
     if (most < 2) {

@@ -44,8 +44,6 @@ typedef struct ls_bounds_rows {
     ls_bounds_row *row;
 } ls_bounds_rows;
 
-const char *ls_bounds_kind_name(int kind);
-
 /* The file of all rows, one line per step. A missing file has no rows; an interrupted run appends
  * to the file it left. */
 ls_status ls_bounds_rows_read(const char *path, ls_bounds_rows *out);

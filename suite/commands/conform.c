@@ -18,7 +18,6 @@
 #include "kernels/core/log.h"
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"
-#include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "kernels/core/path.h"
 

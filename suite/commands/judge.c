@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/list.h"

@@ -9,6 +9,8 @@
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"
 #include "layers_internal.h"
+#include "kernels/core/text.h"
+#include "reference/model/model.h"
 
 enum { LONGEST = 20 };
 
@@ -19,6 +21,256 @@ typedef struct layers {
     char prefix;
     int digits; /* of images per second, behind the point */
 } layers;
+
+/* ---- sums and records -------------------------------------------------------------------------
+ */
+
+enum { RECORDED = 12 }; /* of the passes with the most time to gain */
+
+static const char *kind_name(ls_layers_kind kind)
+{
+    static const char *const name[LS_LAYERS_KINDS] = {
+        [LS_LAYERS_FORWARD] = "products: forward",     [LS_LAYERS_WEIGHTS] = "products: weights",
+        [LS_LAYERS_INPUTS] = "products: inputs",       [LS_LAYERS_NORM_FORWARD] = "norms: forward",
+        [LS_LAYERS_NORM_BACKWARD] = "norms: backward", [LS_LAYERS_OTHER] = "pools, loss, ...",
+        [LS_LAYERS_UPDATE] = "optimizer, weights",
+    };
+    return name[kind];
+}
+
+/* "forward", "backward data", ... */
+static const char *pass_name(const ls_pass *pass)
+{
+    return pass->kind == LS_PASS_FORWARD  ? "forward"
+           : pass->kind == LS_PASS_UPDATE ? "update"
+           : pass->kind == LS_PASS_DATA   ? "backward data"
+           : pass->product                ? "backward weights"
+                                          : "backward";
+}
+
+static ls_layers_kind kind_of(const ls_pass *pass)
+{
+    if (pass->product) {
+        return pass->kind == LS_PASS_FORWARD    ? LS_LAYERS_FORWARD
+               : pass->kind == LS_PASS_BACKWARD ? LS_LAYERS_WEIGHTS
+                                                : LS_LAYERS_INPUTS;
+    }
+    return pass->kind == LS_PASS_UPDATE    ? LS_LAYERS_UPDATE
+           : !pass->norm                   ? LS_LAYERS_OTHER
+           : pass->kind == LS_PASS_FORWARD ? LS_LAYERS_NORM_FORWARD
+                                           : LS_LAYERS_NORM_BACKWARD;
+}
+
+static double floor_ms_of(const ls_pass *pass, const ls_layers_rates *rates)
+{
+    double memory_s = pass->bytes / rates->copy_bytes_per_s;
+    double product_s = pass->flops > 0 ? pass->flops / rates->flop_per_s : 0;
+    return isnan(memory_s) || isnan(product_s) ? NAN : 1e3 * fmax(memory_s, product_s);
+}
+
+/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products,
+ * whichever takes longer. */
+static void sum_up(const ls_step_passes *step, const ls_layers_rates *rates,
+                   ls_layers_sum sums[LS_LAYERS_KINDS])
+{
+    for (int k = 0; k < LS_LAYERS_KINDS; k++) {
+        sums[k] = (ls_layers_sum){0};
+    }
+    for (int i = 0; i < step->pass_count; i++) {
+        ls_layers_sum *sum = &sums[kind_of(&step->pass[i])];
+        sum->passes++;
+        sum->ms += step->pass[i].ms;
+        sum->floor_ms += floor_ms_of(&step->pass[i], rates);
+        sum->bytes += step->pass[i].bytes;
+    }
+}
+
+static int by_gap(const void *a, const void *b, void *rates)
+{
+    const ls_pass *x = a, *y = b;
+    double gap_x = x->ms - floor_ms_of(x, rates), gap_y = y->ms - floor_ms_of(y, rates);
+    return (gap_y > gap_x) - (gap_y < gap_x);
+}
+
+/* Sorts the passes by ms minus floor, the largest first. */
+static void sort_passes(ls_step_passes *step, const ls_layers_rates *rates)
+{
+    ls_layers_rates copy = *rates;
+    qsort_r(step->pass, (size_t)step->pass_count, sizeof *step->pass, by_gap, &copy);
+}
+
+void ls_layers_record(ls_step_passes *step, const ls_layers_rates *rates, cJSON *to)
+{
+    ls_layers_sum sums[LS_LAYERS_KINDS];
+    sum_up(step, rates, sums);
+    sort_passes(step, rates);
+    ls_json_add_number(to, "forward_ms", step->forward_ms);
+    ls_json_add_number(to, "backward_ms", step->backward_ms);
+    ls_json_add_number(to, "convolutions_ms", step->convolutions_ms);
+    if (step->update_ms > 0) {
+        ls_json_add_number(to, "update_ms", step->update_ms);
+    }
+    cJSON *kinds = cJSON_AddArrayToObject(to, "kinds");
+    for (int k = 0; k < LS_LAYERS_KINDS; k++) {
+        if (k == LS_LAYERS_UPDATE && sums[k].passes == 0) {
+            continue;
+        }
+        cJSON *one = ls_json_append_object(kinds);
+        cJSON_AddStringToObject(one, "kind", kind_name(k));
+        cJSON_AddNumberToObject(one, "passes", sums[k].passes);
+        ls_json_add_number(one, "ms", sums[k].ms);
+        ls_json_add_number(one, "floor_ms", sums[k].floor_ms);
+        ls_json_add_number(one, "bytes", sums[k].bytes);
+    }
+    cJSON *longest = cJSON_AddArrayToObject(to, "longest");
+    for (int i = 0; i < step->pass_count && i < RECORDED; i++) {
+        const ls_pass *pass = &step->pass[i];
+        cJSON *one = ls_json_append_object(longest);
+        cJSON_AddStringToObject(one, "pass", pass_name(pass));
+        cJSON_AddStringToObject(one, "layer", pass->name);
+        cJSON_AddStringToObject(one, "engine", pass->engine);
+        ls_json_add_number(one, "ms", pass->ms);
+        ls_json_add_number(one, "floor_ms", floor_ms_of(pass, rates));
+        ls_json_add_number(one, "bytes", pass->bytes);
+        ls_json_add_number(one, "flops", pass->flops);
+    }
+}
+
+/* ---- measuring --------------------------------------------------------------------------------
+ */
+
+static ls_dtype type_of(const ls_layers_request *request)
+{
+    return strcmp(request->type, "f16") == 0    ? LS_F16
+           : strcmp(request->type, "bf16") == 0 ? LS_BF16
+                                                : LS_F32;
+}
+
+static ls_plan_options plan_of(const ls_layers_request *request)
+{
+    return (ls_plan_options){.batch = request->batch,
+                             .height = request->image_size,
+                             .width = request->image_size,
+                             .benchmark = request->benchmark,
+                             .fuse = request->fuse,
+                             .activation = type_of(request)};
+}
+
+/* ---- GPU ------------------------------------------------------------------------------------- */
+
+static ls_status measure_gpu(const ls_layers_request *request, const ls_network *network,
+                             ls_layers_step *out)
+{
+    ls_cuda_rates_fn *rates = NULL;
+    ls_cuda_bound_fn *bound = NULL;
+    ls_cuda_rates_measured r;
+    bool tf32 = strcmp(request->type, "tf32") == 0;
+    const ls_cuda_rates_options options = {.device = request->device,
+                                           .copy_bytes = (int64_t)request->copy_mb << 20,
+                                           .side = request->side,
+                                           .repeats = request->repeats};
+    const ls_plan_options plan = plan_of(request);
+    const ls_cuda_bound_options how = {
+        .device = request->device, .tf32 = tf32, .repeats = request->repeats, .passes = true};
+    LS_TRY(ls_load_symbol("cuda", LS_CUDA_RATES_ENTRY, &rates));
+    LS_TRY(ls_load_symbol("cuda", LS_CUDA_BOUND_ENTRY, &bound));
+    LS_TRY(rates(&options, &r));
+    LS_TRY(bound(network, &plan, &how, &out->passes));
+    ls_text_put(out->device, sizeof out->device, "%s", r.device);
+    ls_text_put(out->rates, sizeof out->rates,
+                "copies %.0f GB/s (%.0f %% of its memory's %.0f); products f32 %.1f, tf32 %.1f, "
+                "f16 %.1f, bf16 %.1f TFLOP/s (its own: f32 %.0f, f16 %.0f)",
+                r.copy_bytes_per_s * 1e-9, 100 * r.copy_bytes_per_s / r.memory_bytes_per_s,
+                r.memory_bytes_per_s * 1e-9, r.f32_flop_per_s * 1e-12, r.tf32_flop_per_s * 1e-12,
+                r.f16_flop_per_s * 1e-12, r.bf16_flop_per_s * 1e-12,
+                r.f32_device_flop_per_s * 1e-12, r.f16_device_flop_per_s * 1e-12);
+    out->floors =
+        (ls_layers_rates){r.copy_bytes_per_s, plan.activation == LS_F16    ? r.f16_flop_per_s
+                                              : plan.activation == LS_BF16 ? r.bf16_flop_per_s
+                                              : tf32                       ? r.tf32_flop_per_s
+                                                                           : r.f32_flop_per_s};
+    return LS_OK;
+}
+
+/* ---- CPU ------------------------------------------------------------------------------------- */
+
+ls_layers_rates ls_layers_cpu_floors(const ls_cpu_rates_measured *rates, ls_dtype type,
+                                     bool emulated)
+{
+    double half = type == LS_BF16 ? rates->bf16_flop_per_s : rates->f16_flop_per_s;
+    bool native = type != LS_F32 && !emulated && !isnan(half);
+    return (ls_layers_rates){rates->copy_bytes_per_s, native ? half : rates->matrix_flop_per_s};
+}
+
+static ls_status describe_cpu(const ls_layers_request *request, ls_layers_step *out, int *threads,
+                              bool *emulated)
+{
+    const ls_backend_options options = {.threads = request->threads,
+                                        .local_ranks = 1,
+                                        .emulate_half = request->emulated,
+                                        .native_half = request->native};
+    ls_device device;
+    LS_TRY(ls_device_open("cpu", &options, &device));
+    *threads = device.info.threads;
+    *emulated = type_of(request) != LS_F32 && ls_device_emulates(&device.info, type_of(request));
+    ls_text_put(out->device, sizeof out->device, "%s, %d thread%s", device.info.device, *threads,
+                *threads == 1 ? "" : "s");
+    if (type_of(request) != LS_F32) {
+        ls_text_put(out->products, sizeof out->products, "%s",
+                    ls_device_products(&device.info, type_of(request)));
+    }
+    ls_device_close(&device);
+    return LS_OK;
+}
+
+static ls_status measure_cpu(const ls_layers_request *request, const ls_network *network,
+                             ls_layers_step *out)
+{
+    ls_cpu_rates_fn *rates = NULL;
+    ls_cpu_passes_fn *passes = NULL;
+    ls_cpu_rates_measured r;
+    int threads = 0;
+    bool emulated = false;
+    LS_TRY(describe_cpu(request, out, &threads, &emulated));
+    const ls_plan_options plan = plan_of(request);
+    const ls_cpu_passes_options how = {.threads = threads,
+                                       .repeats = request->repeats,
+                                       .emulate_half = request->emulated,
+                                       .native_half = request->native,
+                                       .passes = true};
+    LS_TRY(ls_load_symbol("cpu", LS_CPU_RATES_ENTRY, &rates));
+    LS_TRY(ls_load_symbol("cpu", LS_CPU_PASSES_ENTRY, &passes));
+    LS_TRY(rates(threads, &r));
+    LS_TRY(passes(network, &plan, &how, &out->passes));
+    ls_text_put(out->rates, sizeof out->rates, "copies %.1f GB/s; products f32 %.1f",
+                r.copy_bytes_per_s * 1e-9, r.matrix_flop_per_s * 1e-9);
+    const double half[] = {r.f16_flop_per_s, r.bf16_flop_per_s};
+    for (int i = 0; i < 2; i++) {
+        if (!isnan(half[i])) {
+            ls_text_add(out->rates, sizeof out->rates, ", %s %.1f", i == 0 ? "f16" : "bf16",
+                        half[i] * 1e-9);
+        }
+    }
+    ls_text_add(out->rates, sizeof out->rates, " GFLOP/s");
+    out->floors = ls_layers_cpu_floors(&r, plan.activation, emulated);
+    return LS_OK;
+}
+
+/* Measures rates and step on the requested device. LS_ERR_INFRA without the device, or the
+ * backend's status. The caller frees out->passes.pass and .engines. */
+static ls_status measure(const ls_layers_request *request, ls_layers_step *out)
+{
+    ls_network network;
+    *out = (ls_layers_step){0};
+    LS_TRY(ls_model_build(request->arch, LS_LAYERS_CLASSES, request->image_size, &network));
+    ls_status status =
+        request->cpu ? measure_cpu(request, &network, out) : measure_gpu(request, &network, out);
+    ls_model_free(&network);
+    return status;
+}
+
+/* ---- the command ------------------------------------------------------------------------------
+ */
 
 static ls_status choose_device(ls_layers_request *l, const char *device)
 {
@@ -136,8 +388,8 @@ static ls_status write_table(const layers *l)
     for (int i = 0; i < l->step.passes.pass_count; i++) {
         const ls_pass *pass = &l->step.passes.pass[i];
         fprintf(table, "%d\t%.5f\t%.5f\t%.4f\t%.4f\t%.1f\t\"%s\"\t\"%s\"\n", i, pass->ms,
-                ls_layers_floor_ms(pass, &l->step.floors), pass->bytes * 1e-6, pass->flops * 1e-9,
-                pass->bytes / pass->ms * 1e-6, ls_layers_pass_name(pass), pass->name);
+                floor_ms_of(pass, &l->step.floors), pass->bytes * 1e-6, pass->flops * 1e-9,
+                pass->bytes / pass->ms * 1e-6, pass_name(pass), pass->name);
     }
     return ls_file_close(table, l->request.out);
 }
@@ -146,7 +398,7 @@ static void print_sums(const layers *l)
 {
     ls_layers_sum sums[LS_LAYERS_KINDS], all = {0};
     double batch = l->request.batch;
-    ls_layers_sums(&l->step.passes, &l->step.floors, sums);
+    sum_up(&l->step.passes, &l->step.floors, sums);
     printf("%-18s %4s %9s %9s %7s %9s %8s\n", "", "pass", "ms", "floor ms", "share", "MB/image",
            "GB/s");
     for (int k = 0; k < LS_LAYERS_KINDS; k++) {
@@ -154,8 +406,8 @@ static void print_sums(const layers *l)
         if (sum->passes == 0) {
             continue;
         }
-        printf("%-18s %4d %9.3f %9.3f %6.0f%% %9.1f %8.0f\n", ls_layers_kind_name(k), sum->passes,
-               sum->ms, sum->floor_ms, 100 * sum->floor_ms / sum->ms, sum->bytes * 1e-6 / batch,
+        printf("%-18s %4d %9.3f %9.3f %6.0f%% %9.1f %8.0f\n", kind_name(k), sum->passes, sum->ms,
+               sum->floor_ms, 100 * sum->floor_ms / sum->ms, sum->bytes * 1e-6 / batch,
                sum->bytes / sum->ms * 1e-6);
         all.passes += sum->passes;
         all.ms += sum->ms;
@@ -181,7 +433,7 @@ static void print_sums(const layers *l)
 
 static void print_passes(layers *l)
 {
-    ls_layers_sort(&l->step.passes, &l->step.floors);
+    sort_passes(&l->step.passes, &l->step.floors);
     int shown =
         l->request.all || l->step.passes.pass_count < LONGEST ? l->step.passes.pass_count : LONGEST;
     printf("\nmost time to gain first\n%8s %9s %8s %8s %8s  %-16s %s\n", "ms", "floor ms", "MB",
@@ -189,9 +441,9 @@ static void print_passes(layers *l)
     for (int i = 0; i < shown; i++) {
         const ls_pass *pass = &l->step.passes.pass[i];
         printf("%8.4f %9.4f %8.1f %8.0f %8.1f  %-16s %s\n", pass->ms,
-               ls_layers_floor_ms(pass, &l->step.floors), pass->bytes * 1e-6,
+               floor_ms_of(pass, &l->step.floors), pass->bytes * 1e-6,
                pass->bytes / pass->ms * 1e-6, pass->flops / pass->ms * 1e3 / l->unit,
-               ls_layers_pass_name(pass), pass->name);
+               pass_name(pass), pass->name);
     }
 }
 
@@ -205,7 +457,7 @@ int ls_layers_main(int count, char **argument)
     l.unit = l.request.cpu ? 1e9 : 1e12;
     l.prefix = l.request.cpu ? 'G' : 'T';
     l.digits = l.request.cpu ? 1 : 0;
-    LS_TRY(ls_layers_measure(&l.request, &l.step));
+    LS_TRY(measure(&l.request, &l.step));
     printf("%s, %d pixels, batch %d, %s on %s\n%s\n", l.request.arch, l.request.image_size,
            l.request.batch, l.request.type, l.step.device, l.step.rates);
     if (l.step.products[0] != '\0') {

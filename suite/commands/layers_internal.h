@@ -18,7 +18,7 @@ typedef struct ls_layers_request {
     bool benchmark, fuse, emulated, native, all;
 } ls_layers_request;
 
-/* layers_record.c: a measured step by kind of pass, and as JSON. */
+/* A measured step by kind of pass, and as JSON. */
 typedef enum ls_layers_kind {
     LS_LAYERS_FORWARD, /* of products */
     LS_LAYERS_WEIGHTS,
@@ -40,15 +40,6 @@ typedef struct ls_layers_rates {
     double copy_bytes_per_s, flop_per_s;
 } ls_layers_rates;
 
-const char *ls_layers_kind_name(ls_layers_kind kind);
-const char *ls_layers_pass_name(const ls_pass *pass); /* "forward", "backward data", ... */
-/* The lower bound of a pass: its bytes at the rate of copies, its operations at that of products,
- * whichever takes longer. */
-double ls_layers_floor_ms(const ls_pass *pass, const ls_layers_rates *rates);
-void ls_layers_sums(const ls_step_passes *step, const ls_layers_rates *rates,
-                    ls_layers_sum sums[LS_LAYERS_KINDS]);
-/* Sorts the passes by ms minus floor, the largest first. */
-void ls_layers_sort(ls_step_passes *step, const ls_layers_rates *rates);
 /* Adds "forward_ms", "backward_ms", "convolutions_ms", on a CPU "update_ms", "kinds": [{"kind",
  * "passes", "ms", "floor_ms", "bytes"}] and "longest": the passes with the most time to gain,
  * [{"pass", "layer", "engine", "ms", "floor_ms", "bytes", "flops"}]. Sorts the passes. */
@@ -58,7 +49,7 @@ void ls_layers_record(ls_step_passes *step, const ls_layers_rates *rates, cJSON 
 ls_layers_rates ls_layers_cpu_floors(const ls_cpu_rates_measured *rates, ls_dtype type,
                                      bool emulated);
 
-/* layers_measure.c: a measured step with its device. */
+/* A measured step with its device. */
 typedef struct ls_layers_step {
     char device[128];   /* "AMD EPYC, AVX2, 2 threads" */
     char rates[256];    /* the measured rates in a line */
@@ -66,10 +57,6 @@ typedef struct ls_layers_step {
     ls_step_passes passes;
     ls_layers_rates floors; /* of products of the requested type */
 } ls_layers_step;
-
-/* Measures rates and step on the requested device. LS_ERR_INFRA without the device, or the
- * backend's status. The caller frees out->passes.pass and .engines. */
-ls_status ls_layers_measure(const ls_layers_request *request, ls_layers_step *out);
 
 /* layers_predict.c: prints what a step is predicted to take on the device, without one, and writes
  * every pass to `out`. LS_ERR_USAGE for an unknown device or network. */

@@ -9,7 +9,7 @@
 
 #include "harness/hosts/awaited.h"
 #include "harness/process/waiting.h"
-#include "harness/process/guard.h"
+#include "harness/process/proc.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"

@@ -48,8 +48,6 @@ typedef struct ls_observe_headline {
 /* "fail", "all", "hints" or "all,hints"; false: another text. */
 bool ls_observe_gate_read(const char *text, ls_observe_gate *out);
 /* Whether the rule's verdict counts: a law whose claim concerns the job, as the rule does. */
-bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
-                                const ls_observe_finding *finding);
 void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_result *result,
                                 ls_observe_gate gate, ls_observe_headline *out);
 /* The same of a run that was judged: from its lines of verdicts.jsonl and run.json's CORRECT. */
@@ -65,10 +63,6 @@ ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts
 /* observe_summary.c: what was seen of the job, what could not be, cost and speed: the member
  * "observed" of summary.json. */
 cJSON *ls_observe_summary_make(const ls_observe_trace *trace);
-
-/* observe_steps.c: writes tables/steps.tsv of a folder of `lockstep observe`, and draws
- * plots/steps.svg where gnuplot is there. */
-void ls_observe_steps_draw(const ls_observe_trace *trace, const char *directory);
 
 /* observe_report.c. A report says what is in these three, so that it can be made again from the
  * folder (`lockstep report DIR`). */

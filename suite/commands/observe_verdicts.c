@@ -50,8 +50,7 @@ static bool is_wrong(ls_verdict_code code)
     return code == LS_FAIL || code == LS_CRASH || code == LS_TIMEOUT;
 }
 
-bool ls_observe_verdicts_counts(const ls_observe_headline *headline,
-                                const ls_observe_finding *finding)
+static bool counts_of(const ls_observe_headline *headline, const ls_observe_finding *finding)
 {
     const char *claim = finding->rule->claim;
     bool ddp = strcmp(claim, "any-ddp") == 0, amp = strcmp(claim, "any-amp") == 0;
@@ -82,7 +81,7 @@ static void add_names(const ls_observe_headline *h, const ls_observe_result *res
     int count = 0;
     for (int i = 0; i < result->count; i++) {
         const ls_observe_finding *f = &result->finding[i];
-        if (f->verdict.code != code || !ls_observe_verdicts_counts(h, f)) {
+        if (f->verdict.code != code || !counts_of(h, f)) {
             continue;
         }
         if (count < NAMED) {
@@ -116,7 +115,7 @@ void ls_observe_verdicts_decide(const ls_observe_trace *trace, const ls_observe_
         const ls_observe_finding *f = &result->finding[i];
         ls_verdict_code code = f->verdict.code;
         out->hints += is_wrong(f->hint.verdict.code) || (ls_observe_is_hint(f) && is_wrong(code));
-        if (ls_observe_verdicts_counts(out, f)) {
+        if (counts_of(out, f)) {
             out->inside++;
             out->passed += ls_verdict_good(code);
             out->failed += is_wrong(code);
@@ -185,7 +184,7 @@ static cJSON *to_json(const ls_observe_headline *headline, const ls_observe_resu
     const char *root = hint == NULL ? ls_observe_root(result, finding) : NULL;
     const ls_observe_rule *rule = finding->rule;
     const ls_verdict *v = hint != NULL ? &hint->verdict : &finding->verdict;
-    bool inside = hint == NULL && ls_observe_verdicts_counts(headline, finding);
+    bool inside = hint == NULL && counts_of(headline, finding);
     bool guess = hint != NULL || ls_observe_is_hint(finding);
     bool decides = guess ? gate.hints && is_wrong(v->code)
                          : inside && (gate.all || is_wrong(v->code) || v->code == LS_INFRA);

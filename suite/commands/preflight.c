@@ -11,7 +11,7 @@
 #include "kernels/core/json.h"
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
-#include "harness/machine/preflight.h"
+#include "harness/machine/findings.h"
 #include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "suite/run/command_line.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "harness/report/report.h"
-#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"

@@ -58,9 +58,4 @@ bool ls_subject_tries_could(const ls_subject_check *check, int setting);
  * how its job ends, which may be with a refusal. */
 bool ls_subject_tries_costs(const ls_subject_check *check, int row);
 
-/* ---- subject_check_gaps.c -------------------------------------------------------------------- */
-
-/* Fills check->gap, the one that costs most cases first. */
-void ls_subject_gaps_find(ls_subject_check *check);
-
 #endif

@@ -50,12 +50,7 @@ ls_status ls_detect_read(const char *path, ls_detect_list *out);
 /* Calls `visit` with every line of the file, numbered from 1, until one call fails; `visit` may
  * modify the line. LS_ERR_USAGE, with the description `what`, when the file cannot be read. */
 typedef ls_status ls_detect_line(char *line, const char *path, int number, ls_detect_list *out);
-ls_status ls_detect_read_lines(const char *path, const char *what, ls_detect_line *visit,
-                               ls_detect_list *out);
-/* "CASE" or "CASE VERDICT": the case that must catch a fault, and as what; FAIL. */
-void ls_detect_take_case(ls_detect_plant *plant, const char *text);
 /* Appends an empty entry. */
-ls_detect_plant *ls_detect_append(ls_detect_list *list);
 void ls_detect_free(ls_detect_list *list);
 /* Checks that each fault names an existing case and, for a planted one, that case's requirement,
  * and that names are unique. Logs each error; LS_ERR_CHECK. */
@@ -155,7 +150,7 @@ ls_status ls_detect_keep_clean(const char *directory, const ls_detect_clean *cle
 /* Reads the result for `name` and `subject` of *clean; false when there is none. */
 bool ls_detect_kept_clean(const char *directory, ls_detect_clean *clean);
 
-/* ---- detect_foreign.c: wrong trainers in another framework, and the right ones --------------- */
+/* Wrong trainers in another framework, and the right ones. */
 
 /* Appends the wrong trainers of suite/peers, whose rows mistakes.py there explains. LS_ERR_USAGE
  * for a malformed row. */

@@ -232,12 +232,6 @@ static inline ls_compare_part ls_compare_judgement_part(const ls_compare_judgeme
     return j->spans.kind[span] == LS_COMPARE_SPANS_BLOCK ? LS_COMPARE_BLOCK : LS_COMPARE_EDGE;
 }
 
-/* compare_applied.c: reads from the dumps' metadata which batch norms the next convolution has
- * applied with scale and bias in fp16 (numerics.md section 4, point 8), into the step of the
- * evidence: those that every rank names. LS_ERR_USAGE, with a line, for a name that is no such norm
- * of the network, and for a job that was not asked for it or does not compute in fp16. */
-ls_status ls_compare_applied_read(ls_compare_judgement *j);
-
 /* compare_gradient.c: gradient and logits against the oracle (numerics.md section 4).
  * Adds failures to j->checks, or writes to j->weak why the evidence is weak; fills the verdict's
  * numbers. */

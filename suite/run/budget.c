@@ -1,4 +1,4 @@
-#include "budget.h"
+#include "run.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "kernels/core/cores.h"
 #include "kernels/core/file.h"
 #include "harness/machine/machine.h"
-#include "harness/process/guard.h"
+#include "harness/process/proc.h"
 #include "kernels/core/path.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "kernels/core/path.h"
-#include "harness/machine/preflight.h"
+#include "harness/machine/findings.h"
 #include "kernels/core/list.h"
 #include "suite/judge/judges.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "headline.h"
-#include "budget.h"
+#include "run.h"
 #include "harness/report/report.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/clock.h"

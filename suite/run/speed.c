@@ -5,7 +5,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/stats.h"
-#include "harness/run/archive.h"
+#include "harness/run/manifest.h"
 
 /* Checks first whether the run is whole; *summary stays where there is no baseline. */
 static ls_status read_baseline(const char *baseline, cJSON **summary)

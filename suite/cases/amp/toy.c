@@ -8,7 +8,8 @@
 
 const ls_toy_poison ls_toy_clean = {-1, 0, 0.0f};
 
-ls_amp_options ls_toy_options(const ls_toy_setup *setup)
+/* The library's options of a setup. */
+static ls_amp_options options_of(const ls_toy_setup *setup)
 {
     return (ls_amp_options){
         .enabled = !setup->disabled,
@@ -55,7 +56,7 @@ bool ls_toy_open(ls_toy *toy, const ls_toy_setup *setup, ls_verdict *verdict)
     if (!ls_inside_open(&toy->device, verdict)) {
         return false;
     }
-    ls_amp_options options = ls_toy_options(setup);
+    ls_amp_options options = options_of(setup);
     options.warn = listen;
     options.context = toy;
     ls_status status = ls_amp_create(&toy->device, &options, &toy->amp);
@@ -372,7 +373,7 @@ static ls_status step(ls_toy *toy, const ls_toy_op *op, const char *when)
 
 static ls_status create(ls_toy *toy, const ls_toy_op *op)
 {
-    ls_amp_options options = ls_toy_options(&(ls_toy_setup){.level = 2});
+    ls_amp_options options = options_of(&(ls_toy_setup){.level = 2});
     ls_amp *made = NULL;
     options.initial_scale = op->value[0];
     options.loss_count = op->count;

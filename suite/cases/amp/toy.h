@@ -50,8 +50,6 @@ void ls_toy_close(ls_toy *toy);
 /* FAIL unless `status` is LS_OK. */
 void ls_toy_must(ls_toy *toy, ls_status status, const char *call);
 
-/* The library's options of a setup. */
-ls_amp_options ls_toy_options(const ls_toy_setup *setup);
 /* Makes m(u), not owned by an optimizer. */
 void ls_toy_make(ls_toy *toy, int model, float u);
 int ls_toy_optimizer(ls_toy *toy);

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "harness/hosts/probe.h"
-#include "harness/report/files.h"
 #include "harness/report/page.h"
 #include "harness/report/stats.h"
 #include "harness/report/tables/table.h"
@@ -390,7 +389,7 @@ static ls_status find_nodes(request *r, const char *folder, ls_job *job)
         if (r->net == NULL) {
             return LS_OK;
         }
-        if (strcmp(r->net, "1") != 0 && !ls_link_read(r->net, &link)) {
+        if (strcmp(r->net, "1") != 0 && !ls_simnet_link(r->net, &link)) {
             return ls_log_fail(LS_ERR_USAGE,
                                "--sim-net '%s': allowed: 1, or a rate and a delay such as "
                                "1Gbit,50us",

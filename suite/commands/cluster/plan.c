@@ -5,11 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness/hosts/link.h"
-#include "harness/report/files.h"
+#include "harness/hosts/simnet.h"
 #include "harness/report/page.h"
 #include "harness/report/tables/table.h"
-#include "harness/run/archive.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/file.h"
 #include "kernels/core/list.h"
@@ -60,7 +58,7 @@ typedef struct request {
 static ls_status read_link(const char *name, const char *text, double crossings, ls_plan_link *out)
 {
     ls_link link;
-    if (!ls_link_read(text, &link)) {
+    if (!ls_simnet_link(text, &link)) {
         return ls_log_fail(
             LS_ERR_USAGE,
             "%s '%s': allowed: a rate in Gbit, Mbit, GB/s or MB/s and a message's "

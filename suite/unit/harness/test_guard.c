@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "harness/process/guard.h"
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/path.h"

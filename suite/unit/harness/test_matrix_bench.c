@@ -1,5 +1,12 @@
 /* Which jobs a bench is made of. */
-#include "harness/run/matrix_bench.h"
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/run/matrix.h"
+#include "kernels/core/json.h"
+#include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/run_suite.h"
 

@@ -15,7 +15,9 @@
 
 #include "harness/machine/machine.h"
 #include "harness/machine/nvml.h"
-#include "harness/machine/preflight.h"
+#include "kernels/core/path.h"
+#include "harness/machine/findings.h"
+#include "kernels/core/text.h"
 #include "suite/run/headline.h"
 #include "suite/run/run.h"
 #include "suite/unit/caught.h"

@@ -5,7 +5,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "harness/report/files.h"
+#include "harness/report/page.h"
+#include "harness/report/job.h"
+#include "harness/report/report.h"
+#include "harness/report/tables/table.h"
+#include "kernels/core/json.h"
+#include "kernels/core/text.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"

@@ -52,7 +52,7 @@ TEST(script_of_another_link)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ls_simnet net = {.nodes = 2, .owner = 12};
-        ck_assert(ls_link_read(rows[i].text, &net.link) && net.link.in_bits);
+        ck_assert(ls_simnet_link(rows[i].text, &net.link) && net.link.in_bits);
         char *text = ls_simnet_script(&net);
         ck_assert_msg(strstr(text, rows[i].netem) && strstr(text, rows[i].tbf), "%s", text);
         free(text);
@@ -62,7 +62,7 @@ TEST(script_of_another_link)
         "1Gbit,1ms,", "1Tbit,1ms", "nanGbit,1ms", "1Gbit,infms", ""};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         ls_link link;
-        ck_assert_msg(!ls_link_read(none[i], &link), "%s", none[i]);
+        ck_assert_msg(!ls_simnet_link(none[i], &link), "%s", none[i]);
     }
 }
 

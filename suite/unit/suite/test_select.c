@@ -1,7 +1,6 @@
 /* Lists, claims, waivers, shares, variables, words that are nearly right. */
 #include "harness/machine/machine.h"
 #include "suite/run/headline.h"
-#include "suite/run/budget.h"
 #include "suite/run/run.h"
 #include "suite/run/select.h"
 #include "suite/commands/bench_internal.h"

@@ -1,6 +1,13 @@
 /* Two gradients compared part by part: each planted fault is found, with its kind and position;
  * differences from the order of sums are not faults. */
-#include "harness/run/matrix_bench.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "harness/run/matrix.h"
+#include "kernels/core/text.h"
 #include "kernels/core/rng.h"
 #include "reference/files/safetensors.h"
 #include "suite/cases/rows.h"
