@@ -128,7 +128,7 @@ cJSON *ls_apart_order(const cJSON *order)
     cJSON *own = cJSON_Duplicate(order, true);
     LS_MEMORY(own != NULL);
     cJSON_DeleteItemFromObjectCaseSensitive(own, "directory");
-    cJSON *environment = cJSON_GetObjectItemCaseSensitive(own, "environment");
+    cJSON *environment = ls_json_get(own, "environment");
     for (cJSON *entry = environment == NULL ? NULL : environment->child; entry != NULL;) {
         cJSON *next = entry->next;
         bool drop = false;

@@ -351,8 +351,7 @@ static bool parse_shape(const cJSON *array, ls_dtype dtype, ls_shape *shape, int
     int64_t product = (int64_t)ls_dtype_bytes(dtype);
     shape->rank = 0;
     const cJSON *dim;
-    cJSON_ArrayForEach(dim, array)
-    {
+    ls_json_each(dim, array) {
         int64_t size;
         if (!whole_number(dim, &size) || __builtin_mul_overflow(product, size, &product)) {
             return false;
@@ -367,8 +366,8 @@ static ls_status parse_entry(const ls_safetensors *file, const cJSON *item, size
                              ls_safetensors_entry *out)
 {
     const char *name = item->string;
-    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    const cJSON *dtype = ls_json_get(item, "dtype");
+    const cJSON *offsets = ls_json_get(item, "data_offsets");
     ls_safetensors_entry entry = {.name = name};
     int64_t begin, end;
     if (!cJSON_IsString(dtype) || !dtype_of_name(dtype->valuestring, &entry.dtype)) {
@@ -376,8 +375,7 @@ static ls_status parse_entry(const ls_safetensors *file, const cJSON *item, size
                       "tensor '%s' has type %s; known: F32, F16, BF16, F64, I64, I32, U8", name,
                       cJSON_IsString(dtype) ? dtype->valuestring : "(none)");
     }
-    if (!parse_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), entry.dtype, &entry.shape,
-                     &entry.bytes)) {
+    if (!parse_shape(ls_json_get(item, "shape"), entry.dtype, &entry.shape, &entry.bytes)) {
         return broken(file->path, "tensor '%s' has no shape of at most %d dimensions", name,
                       LS_RANK_MAX);
     }
@@ -459,8 +457,7 @@ static ls_status parse_entries(ls_safetensors *file, size_t data_start)
     file->entry = ls_list_make(room, sizeof *file->entry);
     file->by_name = ls_list_make(room, sizeof *file->by_name);
     const cJSON *item;
-    cJSON_ArrayForEach(item, file->header)
-    {
+    ls_json_each(item, file->header) {
         if (strcmp(item->string, "__metadata__") == 0) {
             continue;
         }
@@ -597,8 +594,8 @@ const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, cons
 const char *ls_safetensors_metadata_of(const ls_safetensors *file, const char *name,
                                        const char *fallback)
 {
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__");
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(metadata, name);
+    const cJSON *metadata = ls_json_get(file->header, "__metadata__");
+    const cJSON *value = ls_json_get(metadata, name);
     return cJSON_IsString(value) ? value->valuestring : fallback;
 }
 
@@ -606,8 +603,7 @@ bool ls_safetensors_metadata_at(const ls_safetensors *file, int index, const cha
                                 const char **text)
 {
     const cJSON *item;
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(file->header, "__metadata__"))
-    {
+    ls_json_each(item, ls_json_get(file->header, "__metadata__")) {
         if (cJSON_IsString(item) && index-- == 0) {
             *name = item->string;
             *text = item->valuestring;

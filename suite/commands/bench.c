@@ -56,9 +56,9 @@ static ls_status measure(ls_bench *b, const char *when)
         return LS_OK; /* other machines are not measured from here */
     }
     ls_progress_note("measuring what the machine does at best");
-    const ls_roofline_lists lists = {cJSON_GetObjectItemCaseSensitive(b->run.measured, "roofline"),
-                                     cJSON_GetObjectItemCaseSensitive(b->run.measured, "rates"),
-                                     cJSON_GetObjectItemCaseSensitive(b->run.measured, "layers")};
+    const ls_roofline_lists lists = {ls_json_get(b->run.measured, "roofline"),
+                                     ls_json_get(b->run.measured, "rates"),
+                                     ls_json_get(b->run.measured, "layers")};
     if (strcmp(b->run.site.device, "cuda") == 0) {
         int gpus = b->run.site.devices;
         ls_roofline_gpu_measure(&b->matrix, when,

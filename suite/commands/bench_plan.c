@@ -188,8 +188,7 @@ static ls_status check_rated(const ls_variables *given)
     static const char *const open[] = {"PROFILE",  "NGPUS",   "OUT",        "LABEL", "RESUME",
                                        "BASELINE", "INSTALL", "FAIL_EARLY", "DRYRUN"};
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, given->value)
-    {
+    ls_json_each(entry, given->value) {
         bool is_open = !is_rated(given);
         for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
             is_open = is_open || strcmp(open[i], entry->string) == 0;
@@ -217,14 +216,13 @@ static ls_status take_over_variables(ls_variables *given)
     }
     cJSON *root = NULL;
     LS_TRY(ls_json_read_file(path, &root));
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(root, "options");
-    const cJSON *before = cJSON_GetObjectItemCaseSensitive(options, "variables"), *entry;
+    const cJSON *options = ls_json_get(root, "options");
+    const cJSON *before = ls_json_get(options, "variables"), *entry;
     ls_status status = before == NULL ? LS_ERR_USAGE : LS_OK;
     if (before == NULL) {
         ls_log_error("RESUME=%s was not written by `lockstep bench`", folder);
     }
-    cJSON_ArrayForEach(entry, given->value)
-    {
+    ls_json_each(entry, given->value) {
         static const char *const free_ones[] = {"RESUME", "FAIL_EARLY", "DRYRUN", "INSTALL",
                                                 "BASELINE"};
         bool free_one = false;
@@ -239,9 +237,8 @@ static ls_status take_over_variables(ls_variables *given)
                                  entry->valuestring);
         }
     }
-    cJSON_ArrayForEach(entry, before)
-    {
-        if (cJSON_GetObjectItemCaseSensitive(given->value, entry->string) == NULL) {
+    ls_json_each(entry, before) {
+        if (ls_json_get(given->value, entry->string) == NULL) {
             cJSON_AddItemToObject(given->value, entry->string, cJSON_Duplicate(entry, true));
         }
     }
@@ -516,8 +513,7 @@ static void describe(ls_bench *b)
     }
     ls_words words = {0, 0, NULL};
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, b->given.value)
-    {
+    ls_json_each(entry, b->given.value) {
         if (strcmp(entry->string, "RESUME") != 0 && strcmp(entry->string, "DRYRUN") != 0) {
             ls_words_add(&words, "%s=%s", entry->string, entry->valuestring);
         }

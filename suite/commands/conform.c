@@ -239,7 +239,7 @@ static ls_status check_resumed(const conform *c)
     }
     cJSON *before = NULL;
     LS_TRY(ls_json_read_file(path, &before));
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(before, "options");
+    const cJSON *options = ls_json_get(before, "options");
     const char *names[] = {"subject", "seed"}, *now[] = {subject_name(c), c->seed};
     ls_status status = LS_OK;
     for (int i = 0; i < 2; i++) {

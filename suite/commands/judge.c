@@ -57,7 +57,7 @@ static void read_scale(const cJSON *option, const ls_record_rank *rank, ls_spec 
 
 static ls_spec spec_of(const ls_record *job, ls_role role)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     ls_spec spec = ls_matrix_spec(role == LS_ROLE_UNKNOWN ? LS_ROLE_EVIDENCE : role);
     ls_text_put(spec.arch, sizeof spec.arch, "%s", option_text(options, "arch", ""));
     ls_text_put(spec.half, sizeof spec.half, "%s", option_text(options, "half", "fp16"));
@@ -208,7 +208,7 @@ static void check_digests(const ls_case *row, const ls_record *job, ls_verdict *
  * dumps there is nothing to judge it against. */
 static void judge_dumps(const ls_case *row, const ls_record *job, int step, ls_verdict *out)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     bool all = strcmp(option_text(options, "dump-ranks", "0"), "all") == 0;
     ls_case one = *row;
     for (int k = 1; k < job->world && !all; k++) {
@@ -259,7 +259,7 @@ static void judge_gradients(const ls_case *row, const ls_record *job, ls_verdict
 static void judge_dumped(judged_job *job, counts *c)
 {
     const ls_record *record = &job->record;
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(record->rank[0].start, "options");
+    const cJSON *options = ls_json_get(record->rank[0].start, "options");
     const char *removed = ls_json_string(record->job, "dumps_removed", NULL);
     ls_announced_dumps dumps = ls_announced_dumps_of(record);
     LS_TEXT(dump, 800, "jobs/%s/dump/", job->name);

@@ -39,8 +39,8 @@ typedef struct merge {
 
 static const cJSON *member(const shard *s, const char *object, const char *name)
 {
-    const cJSON *in = object == NULL ? s->run : cJSON_GetObjectItemCaseSensitive(s->run, object);
-    return cJSON_GetObjectItemCaseSensitive(in, name);
+    const cJSON *in = object == NULL ? s->run : ls_json_get(s->run, object);
+    return ls_json_get(in, name);
 }
 
 static ls_status read_shard(const char *given, shard *out)
@@ -49,7 +49,7 @@ static ls_status read_shard(const char *given, shard *out)
     *out = (shard){.given = given};
     LS_TRY(ls_manifest_check(given, LS_MANIFEST_VERDICTS | LS_MANIFEST_RECORDS));
     LS_TRY(ls_json_read_file(path, &out->run));
-    const cJSON *selection = cJSON_GetObjectItemCaseSensitive(out->run, "selection");
+    const cJSON *selection = ls_json_get(out->run, "selection");
     out->number = ls_json_int(selection, "shard", 0);
     if (out->number < 1 || out->number > ls_json_int(selection, "shards", 0) ||
         !cJSON_IsArray(member(out, "selection", "cases"))) {
@@ -174,8 +174,7 @@ static void list_missing_shards(merge *m)
 static bool is_outside(const merge *m, const char *id)
 {
     const cJSON *outside = member(&m->shard[0], "selection", "outside"), *entry;
-    cJSON_ArrayForEach(entry, outside)
-    {
+    ls_json_each(entry, outside) {
         if (cJSON_IsString(entry) && strcmp(entry->valuestring, id) == 0) {
             return true;
         }
@@ -224,16 +223,14 @@ static ls_status read_all(merge *m, char **given)
     for (int i = 0; i < m->count; i++) {
         LS_TRY(read_shard(given[i], &m->shard[i]));
     }
-    m->shards =
-        ls_json_int(cJSON_GetObjectItemCaseSensitive(m->shard[0].run, "selection"), "shards", 0);
+    m->shards = ls_json_int(ls_json_get(m->shard[0].run, "selection"), "shards", 0);
     LS_TRY(check_shards(m));
     const cJSON *cases = member(&m->shard[0], "selection", "cases"), *id;
     size_t room = (size_t)cJSON_GetArraySize(cases) + 1;
     m->id = ls_list_make(room, sizeof *m->id);
     m->verdict = ls_list_make(room, sizeof(cJSON *));
     m->owner = ls_list_make(room, sizeof *m->owner);
-    cJSON_ArrayForEach(id, cases)
-    {
+    ls_json_each(id, cases) {
         m->id[m->cases++] = cJSON_IsString(id) ? id->valuestring : "?";
     }
     for (int i = 0; i < m->count; i++) {
@@ -326,8 +323,7 @@ static void decide_machine(const merge *m, ls_headline *out)
     ls_text_put(out->machine_value, sizeof out->machine_value, "ready");
     ls_text_put(out->machine_why, sizeof out->machine_why, "%d of %d shards", m->count, m->shards);
     for (int i = m->count - 1; i >= 0; i--) {
-        const cJSON *machine =
-            cJSON_GetObjectItemCaseSensitive(member(&m->shard[i], NULL, "headline"), "machine");
+        const cJSON *machine = ls_json_get(member(&m->shard[i], NULL, "headline"), "machine");
         const char *value = ls_json_string(machine, "value", "not shown");
         if (strcmp(value, "ready") != 0) {
             ls_text_put(out->machine_value, sizeof out->machine_value, "%s", value);
@@ -340,8 +336,8 @@ static void decide_machine(const merge *m, ls_headline *out)
 
 static void decide(const merge *m, ls_headline *out)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(m->shard[0].run, "options");
-    const cJSON *selection = cJSON_GetObjectItemCaseSensitive(m->shard[0].run, "selection");
+    const cJSON *options = ls_json_get(m->shard[0].run, "options");
+    const cJSON *selection = ls_json_get(m->shard[0].run, "selection");
     ls_headline_counts counts = {0};
     for (int i = 0; i < m->cases; i++) {
         const cJSON *v = m->verdict[i];
@@ -388,10 +384,9 @@ static ls_status write_run(const merge *m, const char *command, const ls_headlin
         }
         alike = alike && cJSON_Compare(member(&m->shard[0], NULL, "where"),
                                        member(&m->shard[i], NULL, "where"), true);
-        cJSON *findings = cJSON_GetObjectItemCaseSensitive(run, "findings");
+        cJSON *findings = ls_json_get(run, "findings");
         const cJSON *more = i == 0 ? NULL : member(&m->shard[i], NULL, "findings"), *finding;
-        cJSON_ArrayForEach(finding, more)
-        {
+        ls_json_each(finding, more) {
             cJSON_AddItemToArray(findings, cJSON_Duplicate(finding, true));
         }
     }

@@ -72,7 +72,7 @@ static bool find_events(const ls_observe_board *board, int k, char path[PATH_MAX
 
 static ls_status write_step(ls_tensorboard *board, const cJSON *event)
 {
-    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(event, "ms");
+    const cJSON *ms = ls_json_get(event, "ms");
     const struct {
         const char *tag;
         double value;

@@ -104,8 +104,7 @@ static bool say(ls_observe_live *live, const cJSON *verdicts)
 {
     bool any = false;
     const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, verdicts)
-    {
+    ls_json_each(verdict, verdicts) {
         const char *id = ls_json_string(verdict, "case", "");
         bool law = strcmp(ls_json_string(verdict, "tier", ""), "law") == 0;
         if (law && ls_verdict_code_in(verdict) == LS_FAIL && !cJSON_HasObjectItem(live->said, id)) {
@@ -137,7 +136,7 @@ static bool take_answer(ls_observe_live *live)
     while (live->next <= live->judged) {
         live->next = live->next < SECOND_STEP ? SECOND_STEP : 2 * live->next;
     }
-    bool any = say(live, cJSON_GetObjectItemCaseSensitive(answer, "verdicts"));
+    bool any = say(live, ls_json_get(answer, "verdicts"));
     cJSON_Delete(answer);
     free(text);
     return any;

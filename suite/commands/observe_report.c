@@ -76,7 +76,7 @@ static const char *format_number(double value, char text[32])
 
 static void describe_speed(const cJSON *seen, char *text, size_t bytes)
 {
-    const cJSON *speed = cJSON_GetObjectItemCaseSensitive(seen, "speed");
+    const cJSON *speed = ls_json_get(seen, "speed");
     double rate = ls_json_number(speed, "samples_per_s", NAN);
     char number[32];
     if (speed == NULL) {
@@ -97,7 +97,7 @@ static void describe_speed(const cJSON *seen, char *text, size_t bytes)
 
 static void describe_cost(const cJSON *seen, char *text, size_t bytes)
 {
-    const cJSON *cost = cJSON_GetObjectItemCaseSensitive(seen, "cost");
+    const cJSON *cost = ls_json_get(seen, "cost");
     char own[32], run[32];
     ls_text_put(text, bytes, "%s s of %s s on rank %d went into observing it",
                 format_number(ls_json_number(cost, "own_ms", NAN) * 1e-3, own),
@@ -116,9 +116,9 @@ typedef struct headline_texts {
 static int list_headlines(const ls_observe_report *report, headline_texts *texts,
                           ls_report_headline out[3])
 {
-    const cJSON *headline = cJSON_GetObjectItemCaseSensitive(report->run, "headline");
-    const cJSON *correct = cJSON_GetObjectItemCaseSensitive(headline, "correct");
-    const cJSON *cost = cJSON_GetObjectItemCaseSensitive(report->seen, "cost");
+    const cJSON *headline = ls_json_get(report->run, "headline");
+    const cJSON *correct = ls_json_get(headline, "correct");
+    const cJSON *cost = ls_json_get(report->seen, "cost");
     double share = ls_json_number(cost, "share", NAN);
     out[0] = (ls_report_headline){"CORRECT", ls_json_string(correct, "value", "not shown"),
                                   ls_json_string(correct, "why", "")};
@@ -157,7 +157,7 @@ static cJSON *list_seen(const ls_observe_report *report)
                     ls_json_int(seen, "unused_passes", 0));
     }
     cJSON_AddItemToArray(list, cJSON_CreateString(text));
-    const cJSON *observe = cJSON_GetObjectItemCaseSensitive(seen, "observe");
+    const cJSON *observe = ls_json_get(seen, "observe");
     const char *inject = ls_json_string(observe, "inject", "");
     if (inject[0] != '\0') {
         ls_text_put(text, sizeof text,
@@ -165,8 +165,7 @@ static cJSON *list_seen(const ls_observe_report *report)
                     inject);
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "models"))
-    {
+    ls_json_each(entry, ls_json_get(seen, "models")) {
         bool ddp = strcmp(ls_json_string(entry, "kind", ""), "ddp") == 0;
         ls_text_put(text, sizeof text, "model %s%s%s: %s parameters in %d tensors",
                     ls_json_string(entry, "name", "?"), ddp ? " in DistributedDataParallel" : "",
@@ -179,8 +178,7 @@ static cJSON *list_seen(const ls_observe_report *report)
         }
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "optimizers"))
-    {
+    ls_json_each(entry, ls_json_get(seen, "optimizers")) {
         int groups = ls_json_int(entry, "groups", 0);
         ls_text_put(text, sizeof text, "optimizer %s%s: %d parameter %s",
                     ls_json_string(entry, "class", "?"), format_place(entry, place), groups,
@@ -190,8 +188,7 @@ static cJSON *list_seen(const ls_observe_report *report)
         }
         cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
-    cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(seen, "scalers"))
-    {
+    ls_json_each(entry, ls_json_get(seen, "scalers")) {
         ls_text_put(text, sizeof text, "scaler%s: ", format_place(entry, place));
         ls_text_add(text, sizeof text,
                     ls_json_bool(entry, "enabled", false) ? "initial scale %.0f" : "not enabled",
@@ -226,7 +223,7 @@ static const char *id_of(const cJSON *verdict)
 /* --hints off */
 static bool shows_hints(const ls_observe_report *report)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
+    const cJSON *options = ls_json_get(report->run, "observed");
     return strcmp(ls_json_string(options, "hints", "on"), "off") != 0;
 }
 
@@ -287,8 +284,7 @@ static void print_names(const ls_observe_report *report, part which, const char 
 {
     char text[TEXT_BYTES] = "";
     const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         if (part_of(verdict) == which &&
             (root == NULL || strcmp(ls_json_string(verdict, "follows", ""), root) == 0)) {
             ls_text_add(text, sizeof text, "%s%s", text[0] == '\0' ? word : ", ", id_of(verdict));
@@ -335,8 +331,7 @@ static int count_part(const ls_observe_report *report, part which)
 {
     int count = 0;
     const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         count += is_in(report, verdict, which);
     }
     return count;
@@ -352,8 +347,7 @@ static int print_part(const ls_observe_report *report, part which, bool first, i
     if (rest == 0 || (!first && left < 2)) {
         return 0;
     }
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         number++;
         if (!is_in(report, verdict, which)) {
             continue;
@@ -408,16 +402,14 @@ static void print_opening(const ls_observe_report *report, bool verbose, FILE *t
     ls_report_lines_print(to, ls_json_string(report->run, "title", "Lockstep, observed job"), 2);
     ls_report_lines_print(to, ls_json_string(report->run, "where", ""), 2);
     cJSON *seen = list_seen(report);
-    cJSON_ArrayForEach(line, seen)
-    {
+    ls_json_each(line, seen) {
         if (verbose || count++ == 0) {
             ls_report_lines_print(to, line->valuestring, 2);
         }
     }
     cJSON_Delete(seen);
     count = 0;
-    cJSON_ArrayForEach(line, cJSON_GetObjectItemCaseSensitive(report->seen, "unseen"))
-    {
+    ls_json_each(line, ls_json_get(report->seen, "unseen")) {
         LS_TEXT(text, TEXT_BYTES, "not seen: %s", cJSON_IsString(line) ? line->valuestring : "?");
         if (verbose || count++ < UNSEEN) {
             ls_report_lines_print(to, text, 2);
@@ -513,8 +505,7 @@ static void write_list(const ls_report_page_form *form, FILE *to, const cJSON *s
 {
     const cJSON *sentence;
     fputs(form->list_open, to);
-    cJSON_ArrayForEach(sentence, sentences)
-    {
+    ls_json_each(sentence, sentences) {
         form->list_item(to, cJSON_IsString(sentence) ? sentence->valuestring : "?");
     }
     fputs(form->list_close, to);
@@ -525,8 +516,7 @@ static void write_part(const ls_observe_report *report, part which, const ls_rep
 {
     int number = 0;
     const cJSON *verdict;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         char text[3 * TEXT_BYTES], line[TEXT_BYTES];
         number++;
         if (!is_in(report, verdict, which)) {
@@ -576,7 +566,7 @@ static void write_steps(const char *directory, const ls_report_page_form *form, 
 
 static void write_seen(const ls_observe_report *report, const ls_report_page_form *form, FILE *to)
 {
-    const cJSON *unseen = cJSON_GetObjectItemCaseSensitive(report->seen, "unseen");
+    const cJSON *unseen = ls_json_get(report->seen, "unseen");
     cJSON *seen = list_seen(report);
     form->heading(to, "What was seen");
     write_list(form, to, seen);
@@ -596,8 +586,7 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
     ls_page_table table;
     const cJSON *verdict;
     bool blames = false;
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         blames = blames || ls_json_string(verdict, "where", "")[0] != '\0' ||
                  ls_json_string(verdict, "change", "")[0] != '\0';
     }
@@ -609,8 +598,7 @@ static void write_rules(const ls_observe_report *report, const ls_report_page_fo
     ls_page_table_open(&table, form, to,
                        blames ? "rule|tier|verdict|what holds|evidence|where|change"
                               : "rule|tier|verdict|what holds|evidence");
-    cJSON_ArrayForEach(verdict, report->verdicts)
-    {
+    ls_json_each(verdict, report->verdicts) {
         if (part_of(verdict) == HINTED && !shows_hints(report)) {
             continue;
         }
@@ -657,7 +645,7 @@ static void write_speed(const ls_observe_report *report, const ls_report_page_fo
         {"own work of the slowest rank, ms a step", "slowest_own_ms", false},
         {"own work of the median rank, ms a step", "median_own_ms", false},
     };
-    const cJSON *speed = cJSON_GetObjectItemCaseSensitive(report->seen, "speed");
+    const cJSON *speed = ls_json_get(report->seen, "speed");
     char text[TEXT_BYTES];
     form->heading(to, "Speed");
     describe_speed(report->seen, text, sizeof text);
@@ -682,7 +670,7 @@ static void write_cost(const ls_observe_report *report, const ls_report_page_for
                                   {"of that, steps in detail", "detail_ms", false},
                                   {"of that, gradients again in FP64", "gradient_ms", false},
                                   {"the run, first forward to last step", "run_ms", false}};
-    const cJSON *cost = cJSON_GetObjectItemCaseSensitive(report->seen, "cost");
+    const cJSON *cost = ls_json_get(report->seen, "cost");
     form->heading(to, "What observing cost");
     if (cost == NULL) {
         form->paragraph(to, ls_json_bool(report->seen, "attached", true)

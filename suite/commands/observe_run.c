@@ -80,7 +80,7 @@ bool ls_observe_run_is_run(const char *directory)
     LS_TEXT(path, PATH_MAX, "%s/run.json", directory);
     cJSON *run = NULL;
     bool is = access(path, R_OK) == 0 && ls_json_read_file(path, &run) == LS_OK &&
-              cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(run, "observed"));
+              cJSON_IsObject(ls_json_get(run, "observed"));
     cJSON_Delete(run);
     return is;
 }
@@ -198,7 +198,7 @@ static ls_status explain_by_hand(const char *directory, ls_observe_headline *out
     ls_observe_gate gate = {0};
     LS_TEXT(path, PATH_MAX, "%s/run.json", directory);
     LS_TRY(ls_json_read_file(path, &run));
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(run, "observed");
+    const cJSON *options = ls_json_get(run, "observed");
     (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
     cJSON_Delete(run);
     *out = (ls_observe_headline){.correct = LS_CORRECT_NOT_SHOWN,
@@ -221,7 +221,7 @@ static ls_status explain_nothing(const char *directory, ls_observe_headline *out
         LS_TEXT(path, PATH_MAX, "%s/jobs/%s/job.json", directory, ls_observe_run_jobs[i]);
         cJSON *job = NULL;
         if (access(path, R_OK) == 0 && ls_json_read_file(path, &job) == LS_OK) {
-            const cJSON *outcome = cJSON_GetObjectItemCaseSensitive(job, "outcome");
+            const cJSON *outcome = ls_json_get(job, "outcome");
             failed = failed || ls_json_int(outcome, "code", 0) != 0;
         }
         cJSON_Delete(job);
@@ -279,7 +279,7 @@ static ls_status write_summary(const char *directory, const ls_observe_report *r
     LS_MEMORY(summary != NULL);
     cJSON_AddNumberToObject(summary, "schema", 2);
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
-        const cJSON *member = cJSON_GetObjectItemCaseSensitive(report->run, copied[i]);
+        const cJSON *member = ls_json_get(report->run, copied[i]);
         if (member != NULL) {
             cJSON_AddItemToObject(summary, copied[i], cJSON_Duplicate(member, true));
         }
@@ -486,7 +486,7 @@ static void draw_steps(const ls_observe_trace *trace, const char *directory)
 static ls_status judge(const char *directory, const char *job, const char *figures,
                        ls_observe_report *report, ls_observe_headline *out)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(report->run, "observed");
+    const cJSON *options = ls_json_get(report->run, "observed");
     ls_observe_gate gate;
     (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
     ls_observe_trace *trace = NULL;
@@ -583,11 +583,11 @@ static ls_status print_again(const char *directory, bool verbose, FILE *to,
     ls_log_note("%s: as it was judged; its samples were deleted then (--keep keeps them)",
                 directory);
     if (status == LS_OK) {
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(report.run, "observed");
-        const cJSON *headline = cJSON_GetObjectItemCaseSensitive(report.run, "headline");
+        const cJSON *options = ls_json_get(report.run, "observed");
+        const cJSON *headline = ls_json_get(report.run, "headline");
         ls_observe_gate gate;
         (void)ls_observe_gate_read(ls_json_string(options, "gate", "fail"), &gate);
-        headline = cJSON_GetObjectItemCaseSensitive(headline, "correct");
+        headline = ls_json_get(headline, "correct");
         ls_observe_verdicts_recall(report.verdicts, headline, gate, out);
         ls_observe_report_print(&report, directory, verbose, to);
     }

@@ -82,7 +82,7 @@ static void add_models(cJSON *to, const ls_observe_rank *rank)
     }
     if (cJSON_GetArraySize(models) == 0 && rank->tensor_count > 0) { /* of a dump */
         cJSON *out = ls_json_append_object(models);
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->record->start, "options");
+        const cJSON *options = ls_json_get(rank->record->start, "options");
         cJSON_AddStringToObject(out, "name", ls_json_string(options, "arch", "model"));
         add_size(out, rank, 0);
     }

@@ -161,8 +161,7 @@ void ls_observe_verdicts_recall(const cJSON *verdicts, const cJSON *correct, ls_
     out->correct = strcmp(value, "yes") == 0  ? LS_CORRECT_YES
                    : strcmp(value, "no") == 0 ? LS_CORRECT_NO
                                               : LS_CORRECT_NOT_SHOWN;
-    cJSON_ArrayForEach(line, verdicts)
-    {
+    ls_json_each(line, verdicts) {
         ls_verdict_code code = ls_verdict_code_in(line);
         out->hints += strcmp(ls_json_string(line, "tier", ""), "hint") == 0 && is_wrong(code);
         if (ls_json_bool(line, "in_claim", false)) {
@@ -254,8 +253,7 @@ ls_status ls_observe_verdicts_write(const char *directory, const cJSON *verdicts
     }
     ls_status status = LS_OK;
     const cJSON *line;
-    cJSON_ArrayForEach(line, verdicts)
-    {
+    ls_json_each(line, verdicts) {
         LS_THEN(status, ls_json_append_line(draft.descriptor, path, line));
     }
     return ls_file_draft_close(&draft, status, false);

@@ -65,8 +65,7 @@ static ls_status look_here(bool share, const char *record)
     cJSON *gpus = cJSON_CreateArray();
     const cJSON *gpu;
     ls_preflight_look(&question, &findings, gpus);
-    cJSON_ArrayForEach(gpu, gpus)
-    {
+    ls_json_each(gpu, gpus) {
         print_gpu(gpu);
     }
     ls_findings_print(&findings, stdout);
@@ -104,8 +103,7 @@ static void take_findings(const ls_job *job, int k, ls_findings *findings)
     cJSON *list = NULL, *one;
     LS_TEXT(path, 700, "%s/findings%d.json", job->directory, k);
     if (access(path, R_OK) == 0 && ls_json_read_file(path, &list) == LS_OK) {
-        cJSON_ArrayForEach(one, list)
-        {
+        ls_json_each(one, list) {
             LS_TEXT(address, 200, "%.60s %.60s", job->hosts->host[k].name,
                     ls_json_string(one, "address", ""));
             cJSON_DeleteItemFromObjectCaseSensitive(one, "address");

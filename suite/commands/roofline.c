@@ -188,7 +188,7 @@ static void add_passes(const question *q, const ls_cuda_rates_measured *rates, b
 {
     const ls_layers_rates floors = {rates->copy_bytes_per_s,
                                     half ? rates->f16_flop_per_s : rates->f32_flop_per_s};
-    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, "layers");
+    cJSON *list = ls_json_get(answer, "layers");
     if (list == NULL) {
         list = cJSON_AddArrayToObject(answer, "layers");
     }
@@ -270,7 +270,7 @@ static ls_status in_child(void *context, FILE *to)
 
 static void take_list(cJSON *answer, const char *name, const char *when, cJSON *to)
 {
-    cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, name), *row;
+    cJSON *list = ls_json_get(answer, name), *row;
     while ((row = cJSON_DetachItemFromArray(list, 0)) != NULL) {
         cJSON_AddStringToObject(row, "when", when);
         cJSON_AddItemToArray(to, row);
@@ -313,8 +313,7 @@ void ls_roofline_gpu_measure(const ls_matrix_bench *bench, const char *when, int
             ls_log_warn("GPU %d: its best rates were not measured: %s", gpu, why);
             continue;
         }
-        cJSON_AddItemToArray(
-            fresh, cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(answer, "rates"), true));
+        cJSON_AddItemToArray(fresh, cJSON_Duplicate(ls_json_get(answer, "rates"), true));
         take(answer, when, to);
         cJSON_Delete(answer);
     }
@@ -339,8 +338,7 @@ static double others(const cJSON *rates, const cJSON *own, const char *name)
     double value[LS_MACHINE_DEVICES_MAX];
     int count = 0;
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, rates)
-    {
+    ls_json_each(entry, rates) {
         double one = ls_json_number(entry, name, NAN);
         if (entry != own && isfinite(one) && count < LS_MACHINE_DEVICES_MAX) {
             value[count++] = one;
@@ -352,8 +350,7 @@ static double others(const cJSON *rates, const cJSON *own, const char *name)
 void ls_roofline_gpu_compare(const cJSON *rates, ls_findings *findings)
 {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, rates)
-    {
+    ls_json_each(entry, rates) {
         int gpu = ls_json_int(entry, "gpu", 0);
         const char *device = ls_json_string(entry, "device", "");
         const char *address = ls_json_string(entry, "address", "");

@@ -237,7 +237,7 @@ static void compare_said(ls_subject_check *check, const cJSON *options, const bo
     const char *key = strcmp(given->name, "-a") == 0   ? "arch"
                       : strcmp(given->name, "-b") == 0 ? "batch-size"
                                                        : given->name + 2;
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(options, key);
+    const cJSON *said = ls_json_get(options, key);
     if (!differs(said, given->value)) {
         return;
     }
@@ -268,7 +268,7 @@ static ls_status learn_taken(ls_subject_check *check, int index)
     if (record->world > 0 && spec->wrap == LS_WRAP_NONE) {
         ls_job job;
         option given;
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(record->rank[0].start, "options");
+        const cJSON *options = ls_json_get(record->rank[0].start, "options");
         status = ls_matrix_job(spec, &check->run.site, &job);
         for (int at = status == LS_OK ? first_option(&job) : 0;
              status == LS_OK && next_option(&job, &at, &given);) {

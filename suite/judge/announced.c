@@ -13,8 +13,8 @@ const cJSON *ls_announced_option(const cJSON *options, const char *name)
     for (char *c = other; *c != '\0'; c++) {
         *c = *c == '-' ? '_' : *c;
     }
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(options, name);
-    return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(options, other);
+    const cJSON *found = ls_json_get(options, name);
+    return found != NULL ? found : ls_json_get(options, other);
 }
 
 /* "1,2" of a list, a number or a string; "" of anything else. */
@@ -27,8 +27,7 @@ static void write_value(const cJSON *value, char *text, size_t bytes)
     } else if (cJSON_IsNumber(value)) {
         ls_text_put(text, bytes, "%.0f", value->valuedouble);
     }
-    cJSON_ArrayForEach(one, list)
-    {
+    ls_json_each(one, list) {
         ls_text_add(text, bytes, "%s%.0f", text[0] == '\0' ? "" : ",", one->valuedouble);
     }
 }
@@ -36,16 +35,15 @@ static void write_value(const cJSON *value, char *text, size_t bytes)
 /* Of the rank's start event, else of the command. */
 static void read_option(const ls_record *job, int rank, const char *name, char *text, size_t bytes)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+    const cJSON *options = ls_json_get(job->rank[rank].start, "options");
     const cJSON *value = ls_announced_option(options, name), *word;
-    const cJSON *command = cJSON_GetObjectItemCaseSensitive(job->job, "command");
+    const cJSON *command = ls_json_get(job->job, "command");
     write_value(value, text, bytes);
     command = value != NULL ? NULL : command;
     bool next = false;
     LS_TEXT(flag, 64, "--%s", name);
     size_t length = strlen(flag);
-    cJSON_ArrayForEach(word, command)
-    {
+    ls_json_each(word, command) {
         const char *given = cJSON_IsString(word) ? word->valuestring : "";
         if (next) {
             ls_text_put(text, bytes, "%s", given);

@@ -90,7 +90,7 @@ ls_dumpfile *ls_dumps_open_update(const ls_record *job, int64_t step, int64_t *u
 static int parts_of(const cJSON *options)
 {
     double batch = ls_json_number(options, "batch-size", 1);
-    bool stages = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "model-parallel"));
+    bool stages = cJSON_IsTrue(ls_json_get(options, "model-parallel"));
     double split = ls_json_number(options, "split-size", batch);
     return stages && split >= 1 ? (int)(batch / split)
                                 : (int)ls_json_number(options, "data-parallel", 1);
@@ -100,7 +100,7 @@ void ls_dumps_match(const ls_spec *spec, const ls_dumpfile *file, int64_t number
                     const ls_record *job, ls_verdict *out)
 {
     const ls_record_step *step = ls_record_find_step(&job->rank[rank], number);
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+    const cJSON *options = ls_json_get(job->rank[rank].start, "options");
     if (step == NULL) {
         ls_verdict_fail(out, "rank=%d dumped a step that has no event", rank);
         return;

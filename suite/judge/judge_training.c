@@ -216,7 +216,7 @@ double ls_judge_scaler_tick(ls_judge_scaler_machine *m, bool overflow)
 static ls_judge_scaler_machine machine_of(const ls_record_rank *rank, bool dynamic,
                                           const char *asked)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    const cJSON *options = ls_json_get(rank->start, "options");
     bool torch = strcmp(ls_json_string(options, "dialect", "apex"), "torch") == 0;
     ls_judge_scaler_machine m = {rank->step[0].loss_scale,
                                  ls_json_number(options, "min-loss-scale", 0), 0, 0,

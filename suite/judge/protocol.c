@@ -6,7 +6,7 @@
  * any. */
 static void check_options(const ls_record_rank *rank, int k, const ls_spec *spec, ls_verdict *out)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    const cJSON *options = ls_json_get(rank->start, "options");
     const char *level = ls_json_string(options, "opt-level", "");
     LS_TEXT(asked, 8, "O%d", spec->level);
     if (spec->level >= 0 && level[0] != '\0' && strcmp(level, asked) != 0) {
@@ -27,11 +27,11 @@ static void check_alike(const ls_record *job, int k, ls_verdict *out)
     static const char *const names[] = {"arch",      "image-size",  "num-classes", "steps",
                                         "opt-level", "half",        "loss-scale",  "lr",
                                         "momentum",  "weight-decay"};
-    const cJSON *first = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(job->rank[k].start, "options");
+    const cJSON *first = ls_json_get(job->rank[0].start, "options");
+    const cJSON *own = ls_json_get(job->rank[k].start, "options");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const cJSON *a = cJSON_GetObjectItemCaseSensitive(first, names[i]);
-        const cJSON *b = cJSON_GetObjectItemCaseSensitive(own, names[i]);
+        const cJSON *a = ls_json_get(first, names[i]);
+        const cJSON *b = ls_json_get(own, names[i]);
         if (a != NULL && b != NULL && !cJSON_Compare(a, b, true)) {
             ls_verdict_fail(out, "rank=%d was started with another --%s than rank 0", k, names[i]);
         }
@@ -41,9 +41,9 @@ static void check_alike(const ls_record *job, int k, ls_verdict *out)
 /* A run that resumed nothing begins with step 1. */
 static void check_first(const ls_record_rank *rank, int k, const ls_spec *spec, ls_verdict *out)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    const cJSON *options = ls_json_get(rank->start, "options");
     bool fresh = spec != NULL ? strstr(spec->extra, "--resume") == NULL
-                              : cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(options, "resume"));
+                              : cJSON_IsNull(ls_json_get(options, "resume"));
     if (fresh && rank->step_count > 0 && rank->step[0].step != 1) {
         ls_verdict_fail(out, "rank=%d resumed nothing, but its first step is %d", k,
                         (int)rank->step[0].step);
@@ -60,7 +60,7 @@ static void check_units(const ls_record_rank *rank, int k, ls_verdict *out)
                  {"on AMX", "amx"},
                  {"on AVX512-FP16", "core_fp16"},
                  {"on AVX512-BF16", "core_bf16"}};
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+    const cJSON *options = ls_json_get(rank->start, "options");
     const char *claim = ls_json_string(rank->start, "half_products", "");
     const char *plan = ls_json_string(rank->start, "fusions", "");
     bool half = strcmp(ls_json_string(options, "opt-level", "O0"), "O0") != 0;

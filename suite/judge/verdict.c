@@ -127,7 +127,7 @@ static void set_failed(const ls_record *record, ls_verdict *out)
 static bool kept_gradients_local(const ls_record *record)
 {
     const cJSON *start = record->world > 0 ? record->rank[0].start : NULL;
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    const cJSON *options = ls_json_get(start, "options");
     return ls_json_bool(options, "no-reduce", false);
 }
 

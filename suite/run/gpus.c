@@ -14,7 +14,7 @@ static void take_over(ls_run *run)
     cJSON *before = NULL;
     LS_TEXT(path, 700, "%s/run.json", run->directory);
     if (access(path, R_OK) == 0 && ls_json_read_file(path, &before) == LS_OK) {
-        ls_findings_read(cJSON_GetObjectItemCaseSensitive(before, "findings"), &run->findings);
+        ls_findings_read(ls_json_get(before, "findings"), &run->findings);
     }
     cJSON_Delete(before);
 }
@@ -43,8 +43,7 @@ static int index_of(const ls_run *run, int rank, const char *device, const char 
 {
     const cJSON *entry;
     *address = "";
-    cJSON_ArrayForEach(entry, run->gpus)
-    {
+    ls_json_each(entry, run->gpus) {
         const char *uuid = ls_json_string(entry, "uuid", "");
         if (uuid[0] != '\0' && strstr(device, uuid) != NULL) {
             *address = ls_json_string(entry, "address", "");

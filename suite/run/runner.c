@@ -559,7 +559,7 @@ static void add_libraries(const ls_run *run, const cJSON *before, cJSON *machine
                 cJSON_AddStringToObject(out, names[n], text);
             }
         }
-        const cJSON *versions = cJSON_GetObjectItemCaseSensitive(record->rank[0].start, "versions");
+        const cJSON *versions = ls_json_get(record->rank[0].start, "versions");
         if (versions != NULL) {
             cJSON_AddItemToObject(out, "versions", cJSON_Duplicate(versions, true));
         }
@@ -570,8 +570,7 @@ static void add_libraries(const ls_run *run, const cJSON *before, cJSON *machine
             cJSON_DeleteItemFromObjectCaseSensitive(machine, "loaded");
         }
     }
-    const cJSON *old = cJSON_GetObjectItemCaseSensitive(
-        cJSON_GetObjectItemCaseSensitive(before, "machine"), "loaded");
+    const cJSON *old = ls_json_get(ls_json_get(before, "machine"), "loaded");
     if (old != NULL && !cJSON_HasObjectItem(machine, "loaded")) {
         cJSON_AddItemToObject(machine, "loaded", cJSON_Duplicate(old, true));
     }
@@ -629,8 +628,7 @@ static ls_status write_run(const ls_run *run, const ls_headline *headline)
         cJSON_AddNumberToObject(root, "start_s", run->site.start_s);
     }
     const cJSON *member;
-    cJSON_ArrayForEach(member, run->measured)
-    {
+    ls_json_each(member, run->measured) {
         cJSON_AddItemToObject(root, member->string, cJSON_Duplicate(member, true));
     }
     cJSON *machine = ls_machine_fingerprint();
@@ -689,8 +687,7 @@ bool ls_runner_was_finished(const char *directory)
 {
     LS_TEXT(path, 700, "%s/run.json", directory);
     cJSON *run = NULL;
-    bool finished = ls_json_read_file(path, &run) == LS_OK &&
-                    cJSON_GetObjectItemCaseSensitive(run, "headline") != NULL;
+    bool finished = ls_json_read_file(path, &run) == LS_OK && ls_json_get(run, "headline") != NULL;
     cJSON_Delete(run);
     return finished;
 }
@@ -706,7 +703,7 @@ static ls_status mark_checked(const ls_run *run, int index)
     }
     ls_record record;
     LS_TRY(ls_record_read(folder, LS_RECORD_LENIENT, &record));
-    cJSON *facts = cJSON_GetObjectItemCaseSensitive(record.job, "facts");
+    cJSON *facts = ls_json_get(record.job, "facts");
     static const char *const added[] = {"checked", "rung", "audited"};
     for (size_t i = 0; i < sizeof added / sizeof *added; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(facts, added[i]);

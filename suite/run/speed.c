@@ -61,8 +61,7 @@ static void add_lone_row(cJSON *rows, const cJSON *row, bool baseline)
 static void add_incomparable(const cJSON *now, const char *why, cJSON *rows, ls_speed_verdict *out)
 {
     const cJSON *row;
-    cJSON_ArrayForEach(row, now)
-    {
+    ls_json_each(row, now) {
         add_row(rows, row, "not comparable", why);
     }
     ls_text_put(out->value, sizeof out->value, "not comparable");
@@ -75,11 +74,9 @@ static void compare(const cJSON *before, const cJSON *now, cJSON *rows, ls_speed
     ls_stats_interval worst = {INFINITY, NAN, NAN};
     const cJSON *a, *b;
     char label[80] = "";
-    cJSON_ArrayForEach(b, now)
-    {
+    ls_json_each(b, now) {
         bool paired = false;
-        cJSON_ArrayForEach(a, before)
-        {
+        ls_json_each(a, before) {
             if (!ls_report_diff_same_job(a, b) || !ls_report_diff_decides(a) ||
                 !ls_report_diff_decides(b)) {
                 continue;
@@ -139,8 +136,7 @@ static void compare_neighbours(const cJSON *gpus, cJSON *rows, ls_speed_verdict 
 {
     const cJSON *gpu, *worst = NULL;
     int figures = 0;
-    cJSON_ArrayForEach(gpu, gpus)
-    {
+    ls_json_each(gpu, gpus) {
         double behind = ls_json_number(gpu, "behind", NAN);
         figures += isfinite(behind);
         if (isfinite(behind) && (worst == NULL || behind > ls_json_number(worst, "behind", NAN))) {
@@ -180,19 +176,19 @@ void ls_speed_decide(const ls_run *run, ls_speed_verdict *out)
     }
     cJSON *rows = cJSON_AddArrayToObject(run->measured, "speed");
     (void)read_baseline(run->baseline, &before);
-    const cJSON *timed = cJSON_GetObjectItemCaseSensitive(now, "throughput");
+    const cJSON *timed = ls_json_get(now, "throughput");
     ls_comparable machines = ls_report_diff_comparable(before, now);
     if (before != NULL && !machines.same) {
         add_incomparable(timed, machines.decides, rows, out);
     } else {
-        compare(cJSON_GetObjectItemCaseSensitive(before, "throughput"), timed, rows, out);
+        compare(ls_json_get(before, "throughput"), timed, rows, out);
     }
     out->unshown = run->baseline[0] != '\0' && strcmp(out->value, "within") != 0 && !out->below;
     if (before != NULL && machines.remarks[0] != '\0') {
         ls_text_add(out->why, sizeof out->why, "; also differ, without deciding: %s",
                     machines.remarks);
     }
-    compare_neighbours(cJSON_GetObjectItemCaseSensitive(now, "gpus"), rows, out);
+    compare_neighbours(ls_json_get(now, "gpus"), rows, out);
     cJSON_Delete(before);
     cJSON_Delete(now);
 }

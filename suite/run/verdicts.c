@@ -165,7 +165,7 @@ static ls_status take_over(void *context, const cJSON *value, int line_number)
         v->seconds = ls_json_number(value, "seconds", 0);
         ls_text_put(v->evidence, sizeof v->evidence, "%s", ls_json_string(value, "evidence", ""));
         ls_verdict_cause(v, "%s", ls_json_string(value, "cause", ""));
-        v->measured = cJSON_GetObjectItemCaseSensitive(value, "limit") != NULL;
+        v->measured = ls_json_get(value, "limit") != NULL;
         v->value = ls_json_number(value, "value", 0);
         v->limit = ls_json_number(value, "limit", 0);
         ls_text_put(v->unit, sizeof v->unit, "%s", ls_json_string(value, "unit", ""));

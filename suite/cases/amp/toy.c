@@ -217,7 +217,7 @@ void ls_toy_expect_scale(ls_toy *toy, int loss, float scale, int unskipped, cons
     cJSON *dict = NULL;
     ls_toy_must(toy, ls_amp_state_dict(toy->amp, &dict), "ls_amp_state_dict");
     LS_TEXT(key, 32, "loss_scaler%d", loss);
-    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(dict, key);
+    const cJSON *entry = ls_json_get(dict, key);
     double seen = ls_json_number(entry, "loss_scale", -1);
     int64_t count = ls_json_integer(entry, "unskipped", -1);
     if (seen != (double)scale || count != unskipped) {

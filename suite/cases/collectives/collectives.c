@@ -125,8 +125,7 @@ static int64_t check_rough(const ls_record *job, const struct trial *trial, cons
             ls_verdict_fail(out, "rank=%d tried %d combinations of %s, %s, expected %d", rank,
                             cJSON_GetArraySize(events), op, type, trial->combinations);
         }
-        cJSON_ArrayForEach(event, events)
-        {
+        ls_json_each(event, events) {
             char place[128];
             const cJSON *other = cJSON_GetArrayItem(first, index++);
             ls_collectives_check_counts(rank, event, out);

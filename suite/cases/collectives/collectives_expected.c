@@ -197,8 +197,7 @@ int64_t ls_collectives_check(const ls_record *job, int rank, ls_collectives_comb
         ls_verdict_fail(out, "rank=%d tried %d combinations of %s (%s), %s, expected %d", rank,
                         cJSON_GetArraySize(events), c.op, c.redop, c.type->name, expected);
     }
-    cJSON_ArrayForEach(event, events)
-    {
+    ls_json_each(event, events) {
         c.count = ls_json_integer(event, "count", 0);
         c.root = ls_json_int(event, "root", 0);
         if (c.count != last_count || c.root != last_root) {
@@ -288,8 +287,7 @@ bool ls_collectives_names(const ls_record *job, int rank, const char *text, cons
 static bool is_on_gpu(const ls_record *job)
 {
     const cJSON *word;
-    cJSON_ArrayForEach(word, cJSON_GetObjectItem(job->job, "command"))
-    {
+    ls_json_each(word, cJSON_GetObjectItem(job->job, "command")) {
         if (cJSON_IsString(word) && strcmp(word->valuestring, "--device=cuda") == 0) {
             return true;
         }

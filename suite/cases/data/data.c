@@ -427,7 +427,7 @@ static void judge_share(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     const struct share *share = row->data;
     for (int rank = 0; rank < job->world; rank++) {
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[rank].start, "options");
+        const cJSON *options = ls_json_get(job->rank[rank].start, "options");
         if (ls_json_integer(options, "workers", -1) != share->of_a_rank) {
             ls_verdict_fail(out, "rank=%d has %lld loader threads, expected %d", rank,
                             (long long)ls_json_integer(options, "workers", -1), share->of_a_rank);

@@ -453,8 +453,8 @@ static void judge_epochs(const ls_case *row, const ls_record *job, ls_verdict *o
     }
     for (int i = 0; i < cJSON_GetArraySize(events); i++) {
         const cJSON *event = cJSON_GetArrayItem(events, i);
-        const cJSON *train = cJSON_GetObjectItemCaseSensitive(event, "train");
-        const cJSON *val = cJSON_GetObjectItemCaseSensitive(event, "val");
+        const cJSON *train = ls_json_get(event, "train");
+        const cJSON *val = ls_json_get(event, "val");
         if (ls_json_integer(train, "images", -1) != images[0] ||
             ls_json_integer(val, "images", -1) != images[1]) {
             ls_verdict_fail(out,

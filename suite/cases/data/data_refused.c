@@ -119,8 +119,8 @@ static void check_counts(const ls_record *job, int expected, ls_verdict *out)
 {
     for (int rank = 0; rank < job->world; rank++) {
         const cJSON *event = cJSON_GetArrayItem(job->rank[rank].epochs, 0);
-        const cJSON *train = cJSON_GetObjectItemCaseSensitive(event, "train");
-        const cJSON *val = cJSON_GetObjectItemCaseSensitive(event, "val");
+        const cJSON *train = ls_json_get(event, "train");
+        const cJSON *val = ls_json_get(event, "val");
         if (ls_json_integer(train, "bad_images", 0) != expected) {
             ls_verdict_fail(out, "rank=%d reports %lld bad pictures of an epoch, expected %d", rank,
                             (long long)ls_json_integer(train, "bad_images", 0), expected);

@@ -71,7 +71,7 @@ enum { STEPS = 2 };
  * says that it sends them, as DistributedDataParallel does by default. */
 static bool sends(const ls_spec *spec, const ls_record *job)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     return strcmp(spec->dialect, "torch") == 0 || ls_json_bool(options, "broadcast-buffers", false);
 }
 

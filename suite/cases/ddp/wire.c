@@ -35,9 +35,8 @@ static int judge_bucket(const struct wire *w, const ls_dumpfile *dump, const cJS
 {
     int64_t expected = 0;
     int count = 0, element_bytes = 0;
-    const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
-    cJSON_ArrayForEach(name, names)
-    {
+    const cJSON *name, *names = ls_json_get(bucket, "names");
+    ls_json_each(name, names) {
         const char *text = cJSON_IsString(name) ? name->valuestring : "";
         int64_t elements = elements_of(dump, text);
         if (elements < 0) {
@@ -59,7 +58,7 @@ static int judge_bucket(const struct wire *w, const ls_dumpfile *dump, const cJS
         }
     }
     /* subjects may leave the type out; only it distinguishes two types of 2 bytes */
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(bucket, "type");
+    const cJSON *type = ls_json_get(bucket, "type");
     const char *wanted = element_bytes == 4 ? "fp32" : w->half;
     if (cJSON_IsString(type) && strcmp(type->valuestring, wanted) != 0) {
         ls_verdict_fail(out, "bucket %d is reduced in %s, expected %s", number, type->valuestring,
@@ -72,7 +71,7 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
 {
     const struct wire *w = row->data;
     const cJSON *event = job->rank[0].buckets;
-    const cJSON *bucket, *list = cJSON_GetObjectItemCaseSensitive(event, "buckets");
+    const cJSON *bucket, *list = ls_json_get(event, "buckets");
     if (!cJSON_IsArray(list)) {
         ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
         return;
@@ -82,8 +81,7 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
         return;
     }
     int members = 0, gradients = 0, number = 0;
-    cJSON_ArrayForEach(bucket, list)
-    {
+    ls_json_each(bucket, list) {
         members += judge_bucket(w, dump, bucket, number++, out);
     }
     for (int i = 0; i < ls_dumpfile_count(dump); i++) {
@@ -92,14 +90,12 @@ static void judge_wire(const ls_case *row, const ls_record *job, ls_verdict *out
     ls_dumpfile_close(dump);
     /* each name was found, so as many names as gradients can only miss one by naming one twice */
     for (const cJSON *a = members == gradients ? list->child : NULL; a != NULL; a = a->next) {
-        const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(a, "names");
-        cJSON_ArrayForEach(name, names)
-        {
+        const cJSON *name, *names = ls_json_get(a, "names");
+        ls_json_each(name, names) {
             int seen = 0;
             for (const cJSON *b = list->child; b != NULL; b = b->next) {
-                const cJSON *other, *others = cJSON_GetObjectItemCaseSensitive(b, "names");
-                cJSON_ArrayForEach(other, others)
-                {
+                const cJSON *other, *others = ls_json_get(b, "names");
+                ls_json_each(other, others) {
                     seen += cJSON_IsString(other) && cJSON_IsString(name) &&
                             strcmp(other->valuestring, name->valuestring) == 0;
                 }
@@ -243,10 +239,9 @@ static ls_status visit_layout(void *opaque, const cJSON *event, int line)
     seen->last = ls_json_integer(event, "iteration", -1);
     seen->late += seen->last != 1;
     if (seen->last == 1) {
-        seen->first_buckets =
-            cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(event, "buckets"));
+        seen->first_buckets = cJSON_GetArraySize(ls_json_get(event, "buckets"));
     }
-    seen->delayed += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "delayed"));
+    seen->delayed += cJSON_IsTrue(ls_json_get(event, "delayed"));
     return LS_OK;
 }
 
@@ -263,7 +258,7 @@ static void judge_stays(const ls_case *row, const ls_record *job, ls_verdict *ou
                             k, seen.count, seen.delayed, seen.late);
         }
     }
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
+    const cJSON *list = ls_json_get(job->rank[0].buckets, "buckets");
     if (cJSON_GetArraySize(list) < 2) {
         ls_verdict_set(out, LS_WEAK, "all parameters are in one bucket");
     }
@@ -296,9 +291,8 @@ static int judge_order(const cJSON *list, const ls_nettab *net, const struct wir
     const cJSON *bucket, *member;
     int64_t bytes = limit;
     int count = 0;
-    cJSON_ArrayForEach(bucket, list)
-    {
-        const cJSON *names = cJSON_GetObjectItemCaseSensitive(bucket, "names");
+    ls_json_each(bucket, list) {
+        const cJSON *names = ls_json_get(bucket, "names");
         const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(names, 0));
         if (first == NULL || is_norm(first) != norms) {
             continue;
@@ -309,8 +303,7 @@ static int judge_order(const cJSON *list, const ls_nettab *net, const struct wir
         }
         bytes = 0;
         count++;
-        cJSON_ArrayForEach(member, names)
-        {
+        ls_json_each(member, names) {
             const char *name = cJSON_IsString(member) ? member->valuestring : "";
             if (bytes_of(net, w, name) < 0) {
                 ls_verdict_fail(out, "a bucket holds '%s', which is no parameter", name);
@@ -335,7 +328,7 @@ static void judge_rebuilt(const ls_case *row, const ls_record *job, ls_verdict *
 {
     const ls_spec *spec = &row->job[0];
     int delayed = strcmp(spec->dialect, "torch") != 0;
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(job->rank[0].buckets, "buckets");
+    const cJSON *list = ls_json_get(job->rank[0].buckets, "buckets");
     for (int k = 0; k < job->world; k++) {
         layouts seen = {0};
         (void)ls_record_each_event(job, k, "buckets", visit_layout, &seen);
@@ -347,7 +340,7 @@ static void judge_rebuilt(const ls_case *row, const ls_record *job, ls_verdict *
                             k, seen.count, seen.delayed, (long long)seen.last, seen.first_buckets,
                             delayed);
         }
-        const cJSON *mine = cJSON_GetObjectItemCaseSensitive(job->rank[k].buckets, "buckets");
+        const cJSON *mine = ls_json_get(job->rank[k].buckets, "buckets");
         if (!cJSON_Compare(mine, list, true)) {
             ls_verdict_fail(out, "rank=%d reduces other buckets than rank 0", k);
         }

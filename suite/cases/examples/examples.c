@@ -55,7 +55,7 @@ struct run {
  * overflow of any loss then halves it, and each optimizer skips by its own gradients. */
 static bool has_one_scale(const ls_record *job)
 {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     return ls_json_int(options, "scalers", 0) == 1;
 }
 
@@ -231,7 +231,7 @@ struct trace {
 
 static void check_loss(struct trace *t, const cJSON *event, int loss, bool overflow)
 {
-    const cJSON *seen = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(event, "losses"), loss);
+    const cJSON *seen = cJSON_GetArrayItem(ls_json_get(event, "losses"), loss);
     double scale = t->machine[loss].scale;
     double next = ls_judge_scaler_tick(&t->machine[loss], overflow);
     double seen_scale = ls_json_number(seen, "loss_scale", -1);
@@ -252,7 +252,7 @@ static void check_loss(struct trace *t, const cJSON *event, int loss, bool overf
 
 static void check_optimizer(struct trace *t, const cJSON *event, int optimizer, bool skips)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "optimizers_skipped");
+    const cJSON *list = ls_json_get(event, "optimizers_skipped");
     const cJSON *seen = cJSON_GetArrayItem(list, optimizer);
     if (!cJSON_IsBool(seen) || cJSON_IsTrue(seen) != skips) {
         if (t->out->code == LS_PASS && t->one_scale) {
@@ -278,7 +278,7 @@ static ls_status visit(void *context, const cJSON *event, int line)
     const struct example *example = t->run->example;
     (void)line;
     t->steps++;
-    if (cJSON_GetObjectItemCaseSensitive(event, "losses") == NULL) {
+    if (ls_json_get(event, "losses") == NULL) {
         ls_verdict_set(t->out, LS_UNSUPPORTED, "rank=%d: step events have no \"losses\"", t->rank);
         return LS_OK;
     }

@@ -195,7 +195,7 @@ static void judge_reference(const ls_case *row, const ls_record *job, ls_verdict
 static bool repeats(const ls_record *job)
 {
     const cJSON *start = job->rank[0].start;
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(start, "options");
+    const cJSON *options = ls_json_get(start, "options");
     return ls_json_bool(start, "host_memory", true) ||
            ls_json_bool(options, "deterministic", false);
 }

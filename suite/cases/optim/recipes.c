@@ -320,7 +320,7 @@ static void judge_memory(const ls_case *row, const ls_record *job, ls_verdict *o
 {
     int wanted = *(const int *)row->data;
     const cJSON *start = job->rank[0].start;
-    const cJSON *memory = start == NULL ? NULL : cJSON_GetObjectItemCaseSensitive(start, "memory");
+    const cJSON *memory = start == NULL ? NULL : ls_json_get(start, "memory");
     double moments = ls_json_number(memory, "moments", -1);
     double least = 4.0 * RESNET8_ELEMENTS * wanted;
     double most = least + 64.0 * wanted * 128; /* more tensors than a resnet8 has */

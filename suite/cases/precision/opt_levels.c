@@ -275,8 +275,8 @@ static const cJSON *find_option(const cJSON *options, const char *name)
     for (char *c = other; *c != '\0'; c++) {
         *c = *c == '-' ? '_' : *c;
     }
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(options, name);
-    return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(options, other);
+    const cJSON *found = ls_json_get(options, name);
+    return found != NULL ? found : ls_json_get(options, other);
 }
 
 /* Returns how many of the options the start event reports. */
@@ -284,7 +284,7 @@ static int judge_effect(const ls_record *job, const char *effect, ls_verdict *ou
 {
     char copy[200], *rest = NULL;
     int reported = 0; /* a subject may leave out what it does not offer */
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     if (options == NULL) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event names no options");
         return 0;

@@ -44,8 +44,7 @@ typedef struct spans {
 static const cJSON *find_span(const cJSON *list, const char *name)
 {
     const cJSON *span = NULL;
-    cJSON_ArrayForEach(span, list)
-    {
+    ls_json_each(span, list) {
         if (strcmp(ls_json_string(span, "name", ""), name) == 0) {
             return span;
         }
@@ -62,7 +61,7 @@ static double at(const cJSON *span, const char *end)
  * optimizer's. */
 static void judge_spans(spans *s, const cJSON *event)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "spans"), *span = NULL;
+    const cJSON *list = ls_json_get(event, "spans"), *span = NULL;
     const cJSON *forward = find_span(list, "forward"), *backward = find_span(list, "backward");
     const cJSON *optimizer = find_span(list, "optimizer");
     int step = ls_json_int(event, "step", -1), buckets = 0;
@@ -77,8 +76,7 @@ static void judge_spans(spans *s, const cJSON *event)
                         "and the step before",
                         s->rank, step);
     }
-    cJSON_ArrayForEach(span, list)
-    {
+    ls_json_each(span, list) {
         if (strcmp(ls_json_string(span, "lane", ""), "communication") != 0) {
             continue;
         }
@@ -259,7 +257,7 @@ static cJSON *next_mllog(char **rest, double *last_ms, ls_verdict *out)
     if (event == NULL || !(ms >= *last_ms) || ms != floor(ms) ||
         strcmp(ls_json_string(event, "namespace", "?"), "") != 0 ||
         !cJSON_HasObjectItem(event, "value") ||
-        !cJSON_HasObjectItem(cJSON_GetObjectItemCaseSensitive(event, "metadata"), "lineno")) {
+        !cJSON_HasObjectItem(ls_json_get(event, "metadata"), "lineno")) {
         ls_verdict_fail(out, "not a line of an MLPerf log: %.200s", line);
     }
     *last_ms = ms;
@@ -280,7 +278,7 @@ static void check_logged(const cJSON *event, const struct logged *want, ls_verdi
     const char *wanted = want->type == '<'   ? "INTERVAL_START"
                          : want->type == '>' ? "INTERVAL_END"
                                              : "POINT_IN_TIME";
-    const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(event, "metadata");
+    const cJSON *metadata = ls_json_get(event, "metadata");
     double value = ls_json_number(event, "value", NAN);
     if (strcmp(ls_json_string(event, "key", ""), want->key) != 0 || strcmp(type, wanted) != 0 ||
         ls_json_integer(metadata, "epoch_num", 0) != want->epoch ||
@@ -304,9 +302,7 @@ static void check_log(const char *path, const struct logged *want, int count, ls
             check_logged(event, &want[found], out);
         }
         if (strcmp(ls_json_string(event, "key", ""), "run_stop") == 0 &&
-            strcmp(
-                ls_json_string(cJSON_GetObjectItemCaseSensitive(event, "metadata"), "status", ""),
-                "success") != 0) {
+            strcmp(ls_json_string(ls_json_get(event, "metadata"), "status", ""), "success") != 0) {
             ls_verdict_fail(out, "run_stop has not the status success");
         }
         found++;
@@ -326,8 +322,7 @@ static void judge_mllog(const ls_case *row, const ls_record *job, ls_verdict *ou
     (void)row;
     for (int i = 0; i < 3; i++) {
         const cJSON *event = cJSON_GetArrayItem(job->rank[0].epochs, i);
-        top1[i] =
-            ls_json_number(cJSON_GetObjectItemCaseSensitive(event, "val"), "top1", NAN) / VALIDATED;
+        top1[i] = ls_json_number(ls_json_get(event, "val"), "top1", NAN) / VALIDATED;
     }
     const struct logged want[] = {
         {"init_start", '<', 0, NAN},

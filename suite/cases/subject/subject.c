@@ -44,7 +44,7 @@ static void judge_events(const ls_case *row, const ls_record *job, ls_verdict *o
 static bool option_is(const cJSON *options, const char *name, double number, const char *text,
                       ls_verdict *out)
 {
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(options, name);
+    const cJSON *found = ls_json_get(options, name);
     if (found == NULL || cJSON_IsNull(found)) {
         return false;
     }
@@ -88,7 +88,7 @@ static void judge_options(const ls_case *row, const ls_record *job, ls_verdict *
                  {"seed", (double)spec->seed, NULL}};
     int reported = 0;
     for (int k = 0; k < job->world; k++) {
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[k].start, "options");
+        const cJSON *options = ls_json_get(job->rank[k].start, "options");
         for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
             reported += option_is(options, asked[i].name, asked[i].number, asked[i].text, out);
         }
@@ -301,7 +301,7 @@ static void judge_quiet(const ls_case *row, const ls_record *job, ls_verdict *ou
 static void judge_default_level(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     (void)row;
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(job->rank[0].start, "options");
+    const cJSON *options = ls_json_get(job->rank[0].start, "options");
     if (!option_is(options, "opt-level", 0, "O1", out)) {
         ls_verdict_set(out, LS_UNSUPPORTED, "the start event does not report the opt level");
     }

@@ -31,7 +31,7 @@ static const ls_tol bound = LS_TOL(
 static ls_status read_event(void *context, const cJSON *event, int line)
 {
     audits *all = context;
-    const cJSON *worst = cJSON_GetObjectItemCaseSensitive(event, "worst");
+    const cJSON *worst = ls_json_get(event, "worst");
     (void)line;
     audited_step *one = &all->step[all->count < STEPS_MAX ? all->count : STEPS_MAX - 1];
     all->count++;

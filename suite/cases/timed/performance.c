@@ -112,7 +112,7 @@ static void judge_band(const ls_case *row, const ls_record *job, ls_verdict *out
     LS_TEXT(wanted, 8, "O%d", *(const int *)row->data);
     for (int k = 0; k < job->world && count < BAND_MAX; k++) {
         const ls_record_rank *rank = &job->rank[k];
-        const cJSON *options = cJSON_GetObjectItemCaseSensitive(rank->start, "options");
+        const cJSON *options = ls_json_get(rank->start, "options");
         const char *level = ls_json_string(options, "opt-level", "");
         int last = rank->step_count / 10;
         if (rank->step_count != row->job[0].steps || last < 1) {

@@ -14,7 +14,7 @@ static void judge_rebucketed(const ls_case *row, const ls_record *job, ls_verdic
 {
     const cJSON *list[3];
     for (int i = 0; i < 3; i++) {
-        list[i] = cJSON_GetObjectItemCaseSensitive(job[i].rank[0].buckets, "buckets");
+        list[i] = ls_json_get(job[i].rank[0].buckets, "buckets");
         if (!cJSON_IsArray(list[i])) {
             ls_verdict_set(out, LS_UNSUPPORTED, "rank=0 wrote no buckets event");
             return;

@@ -177,7 +177,7 @@ static bool reports(const ls_options *given, const char *name, const char *want,
                     int bytes)
 {
     cJSON *json = ls_options_json(given);
-    const cJSON *found = cJSON_GetObjectItemCaseSensitive(json, name);
+    const cJSON *found = ls_json_get(json, name);
     cJSON *expected = want != NULL ? cJSON_Parse(want) : NULL;
     char *shown = found != NULL ? cJSON_PrintUnformatted(found) : NULL;
     ls_text_put(got, (size_t)bytes, "%s", shown != NULL ? shown : "nothing");

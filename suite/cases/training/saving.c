@@ -88,9 +88,8 @@ static best best_after(best before, const ls_record *job)
 {
     best found = before;
     const cJSON *event;
-    cJSON_ArrayForEach(event, job->rank[0].epochs)
-    {
-        const cJSON *val = cJSON_GetObjectItemCaseSensitive(event, "val");
+    ls_json_each(event, job->rank[0].epochs) {
+        const cJSON *val = ls_json_get(event, "val");
         best now = {ls_json_integer(event, "step", -1), ls_json_integer(val, "images", 0),
                     ls_json_integer(val, "top1", 0)};
         if (now.images > 0 && (found.step == 0 || now.top1 > found.top1)) {

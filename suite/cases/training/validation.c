@@ -24,7 +24,7 @@ typedef struct score {
 
 static score read_score(const cJSON *event, const char *name)
 {
-    const cJSON *from = cJSON_GetObjectItemCaseSensitive(event, name);
+    const cJSON *from = ls_json_get(event, name);
     return (score){.given = from != NULL,
                    .images = ls_json_integer(from, "images", -1),
                    .top1 = ls_json_integer(from, "top1", -1),
