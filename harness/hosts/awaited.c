@@ -1,6 +1,5 @@
 #include "awaited.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <netdb.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include "kernels/core/file.h"
 #include "kernels/core/json.h"
 #include "kernels/core/list.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "launchers.h"
 
@@ -54,10 +54,10 @@ static process *read_processes(int *count)
     int capacity = 0;
     DIR *entries = opendir("/proc");
     *count = 0;
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
         char stat[512];
-        LS_TEXT(path, 300, "/proc/%s/stat", e->d_name);
-        process one = {.pid = atoi(e->d_name)};
+        LS_TEXT(path, 300, "/proc/%s/stat", e);
+        process one = {.pid = atoi(e)};
         const char *name =
             one.pid > 0 && read_some(path, stat, sizeof stat) > 0 ? strchr(stat, '(') : NULL;
         const char *end = name == NULL ? NULL : strrchr(name, ')');
@@ -66,9 +66,6 @@ static process *read_processes(int *count)
             all = ls_list_grow(all, *count, &capacity, sizeof *all);
             all[(*count)++] = one;
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     return all;
 }
@@ -206,15 +203,12 @@ static double find_joining(void *context, char *text, size_t bytes)
     char here[LS_HOSTS_RANKS_MAX] = "";
     int count = 0, listed = 0;
     DIR *entries = awaited->directory[0] == NULL ? NULL : opendir(awaited->directory[0]);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        if (read_joining(awaited->directory[0], e->d_name, &one) && one.rank >= 0 &&
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
+        if (read_joining(awaited->directory[0], e, &one) && one.rank >= 0 &&
             one.rank < LS_HOSTS_RANKS_MAX) {
             first = count++ == 0 ? one : first;
             here[one.rank] = 1;
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     if (count == 0) {
         return -1;
@@ -248,12 +242,12 @@ static uint64_t look_at_files(const char *directory, int *ranks)
     uint64_t sum = 0; /* of each file: folders have no order */
     DIR *entries = directory == NULL ? NULL : opendir(directory);
     char *open_step = ls_list_make(OPEN_BYTES, 1);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
         struct stat status;
         int rank;
-        LS_TEXT(path, PATH_MAX, "%s/%s", directory, e->d_name);
-        bool events = is_of_rank(e->d_name, "rank%9d.jsonl%n", &rank);
-        if (!events && !is_of_rank(e->d_name, "open.rank%9d%n", &rank)) {
+        LS_TEXT(path, PATH_MAX, "%s/%s", directory, e);
+        bool events = is_of_rank(e, "rank%9d.jsonl%n", &rank);
+        if (!events && !is_of_rank(e, "open.rank%9d%n", &rank)) {
             continue;
         }
         *ranks += events;
@@ -266,9 +260,6 @@ static uint64_t look_at_files(const char *directory, int *ranks)
         sum += digest;
     }
     free(open_step);
-    if (entries != NULL) {
-        closedir(entries);
-    }
     return sum;
 }
 

@@ -1,6 +1,5 @@
 #include "simnet.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -13,6 +12,7 @@
 
 #include "harness/process/proc.h"
 #include "kernels/core/log.h"
+#include "kernels/core/path.h"
 #include "kernels/core/text.h"
 
 static const char named_in[] = "/run/netns"; /* ip-netns(8) */
@@ -170,18 +170,15 @@ static void remove_all(int owner)
     char names[2 * LS_SIMNET_NODES_MAX][32];
     int count = 0;
     DIR *folder = opendir(named_in);
-    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&folder)) != NULL;) {
         int pid = 0, end = 0, node = 0;
-        bool ours = (sscanf(e->d_name, "ls-%d-%d%n", &pid, &node, &end) == 2 ||
-                     sscanf(e->d_name, "ls-%d-hub%n", &pid, &end) == 1) &&
-                    end > 0 && e->d_name[end] == '\0' && pid > 0 && strlen(e->d_name) < 32;
+        bool ours = (sscanf(e, "ls-%d-%d%n", &pid, &node, &end) == 2 ||
+                     sscanf(e, "ls-%d-hub%n", &pid, &end) == 1) &&
+                    end > 0 && e[end] == '\0' && pid > 0 && strlen(e) < 32;
         bool meant = owner == 0 ? kill(pid, 0) != 0 && errno == ESRCH : pid == owner;
         if (ours && meant && count < 2 * LS_SIMNET_NODES_MAX) {
-            ls_text_put(names[count++], 32, "%s", e->d_name);
+            ls_text_put(names[count++], 32, "%s", e);
         }
-    }
-    if (folder != NULL) {
-        closedir(folder);
     }
     for (int i = 0; i < count; i++) {
         remove_named(names[i]);

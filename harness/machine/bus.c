@@ -59,11 +59,8 @@ bool ls_bus_is_visible(const char *sysfs)
     LS_TEXT(folder, 700, "%s/bus/pci/devices", sysfs);
     DIR *entries = ls_path_open_folder(folder);
     int count = 0;
-    while (entries != NULL && readdir(entries) != NULL) {
+    while (ls_path_next(&entries) != NULL) {
         count++;
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     return count > 2; /* "." and ".." */
 }

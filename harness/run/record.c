@@ -1,6 +1,5 @@
 #include "record.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
+#include "kernels/core/path.h"
 
 static const char *const digest_name[LS_RECORD_DIGESTS] = {"param",  "master", "state",
                                                            "scaler", "buffer", "grad"};
@@ -405,15 +405,12 @@ static int count_event_files(const ls_record *record)
 {
     int world = 0;
     DIR *entries = opendir(record->directory);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
         int rank, end = 0;
-        if (sscanf(e->d_name, "rank%9d.jsonl%n", &rank, &end) == 1 && end > 0 &&
-            e->d_name[end] == '\0' && rank >= world && rank < LS_HOSTS_RANKS_MAX) {
+        if (sscanf(e, "rank%9d.jsonl%n", &rank, &end) == 1 && end > 0 && e[end] == '\0' &&
+            rank >= world && rank < LS_HOSTS_RANKS_MAX) {
             world = rank + 1;
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     return world;
 }

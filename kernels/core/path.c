@@ -90,6 +90,16 @@ DIR *ls_path_open_folder(const char *path)
     return folder;
 }
 
+const char *ls_path_next(DIR **folder)
+{
+    struct dirent *entry = *folder == NULL ? NULL : readdir(*folder);
+    if (entry == NULL && *folder != NULL) {
+        closedir(*folder);
+        *folder = NULL;
+    }
+    return entry == NULL ? NULL : entry->d_name;
+}
+
 static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
 {
     (void)status;

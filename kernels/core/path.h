@@ -26,6 +26,9 @@ void ls_path_remove_tree(const char *path);
 /* opendir(3), which ends the program without memory or descriptors (ls_status_check_lack): to its
  * callers NULL is a folder that is not there. */
 DIR *ls_path_open_folder(const char *path);
+/* The next name in an open folder; after the last one NULL, and the folder is closed. *folder: NULL
+ * has none. */
+const char *ls_path_next(DIR **folder);
 /* The folder of the running program, without a slash at the end. */
 void ls_path_program(char *path, size_t bytes);
 /* Finds a file that comes with the program, such as "suite/claims" or "plots/x.gp": next to the

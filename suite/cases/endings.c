@@ -1,6 +1,5 @@
 #include "rows.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,13 +47,10 @@ static void check_leftovers(const ls_record *job, ls_verdict *out)
     for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
         LS_TEXT(path, 900, "%s%s", job->directory, what[i]);
         DIR *folder = ls_path_open_folder(path);
-        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-            if (strstr(entry->d_name, ".tmp") != NULL) {
-                ls_verdict_fail(out, "%s was left behind", entry->d_name);
+        for (const char *entry; (entry = ls_path_next(&folder)) != NULL;) {
+            if (strstr(entry, ".tmp") != NULL) {
+                ls_verdict_fail(out, "%s was left behind", entry);
             }
-        }
-        if (folder != NULL) {
-            closedir(folder);
         }
     }
 }

@@ -1,7 +1,6 @@
 /* `lockstep conform`: the conformance cases, for a claim. */
 #include "commands.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,11 +200,8 @@ static ls_status clear_folder(const conform *c)
     }
     DIR *folder = ls_path_open_folder(path);
     int entries = 0;
-    while (folder != NULL && readdir(folder) != NULL) {
+    while (ls_path_next(&folder) != NULL) {
         entries++;
-    }
-    if (folder != NULL) {
-        closedir(folder);
     }
     if (entries > 2) {
         return ls_log_fail(

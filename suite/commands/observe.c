@@ -1,7 +1,6 @@
 /* `lockstep observe -- CMD ARG...`: runs a training job as it is, and judges what it did. */
 #include "commands.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -132,11 +131,8 @@ static int count_entries(const char *path)
 {
     int entries = 0;
     DIR *folder = ls_path_open_folder(path);
-    while (folder != NULL && readdir(folder) != NULL) {
+    while (ls_path_next(&folder) != NULL) {
         entries++;
-    }
-    if (folder != NULL) {
-        closedir(folder);
     }
     return entries < 2 ? 0 : entries - 2;
 }

@@ -2,7 +2,6 @@
  * judgement. */
 #include "observe_parts.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -49,12 +48,12 @@ static int count_ranks(const char *directory, bool *observed)
     int world = 0;
     DIR *entries = ls_path_open_folder(directory);
     *observed = false;
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
         int rank;
-        if (!is_events(e->d_name, &rank) || rank >= LS_HOSTS_RANKS_MAX) {
+        if (!is_events(e, &rank) || rank >= LS_HOSTS_RANKS_MAX) {
             continue;
         }
-        LS_TEXT(path, PATH_MAX, "%s/%s", directory, e->d_name);
+        LS_TEXT(path, PATH_MAX, "%s/%s", directory, e);
         cJSON *start = read_start(path);
         int said = ls_json_int(start, "world", 1);
         said = said > LS_HOSTS_RANKS_MAX ? LS_HOSTS_RANKS_MAX : said;
@@ -62,9 +61,6 @@ static int count_ranks(const char *directory, bool *observed)
         world = rank + 1 > world ? rank + 1 : world;
         world = said > world ? said : world;
         cJSON_Delete(start);
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     return world;
 }
@@ -310,9 +306,9 @@ static void take_newer(const char *run, int64_t limit, int64_t *newest, char *pa
 static void take_newest(const char *parent, int64_t limit, int64_t *newest, char *path)
 {
     DIR *entries = ls_path_open_folder(parent);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        LS_TEXT(run, PATH_MAX, "%s/%s", parent, e->d_name);
-        if (e->d_name[0] == '.') {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
+        LS_TEXT(run, PATH_MAX, "%s/%s", parent, e);
+        if (e[0] == '.') {
             continue;
         }
         take_newer(run, limit, newest, path);
@@ -320,9 +316,6 @@ static void take_newest(const char *parent, int64_t limit, int64_t *newest, char
             LS_TEXT(later, PATH_MAX, "%s/" LS_OBSERVE_LATER "/%d", run, n);
             take_newer(later, limit, newest, path);
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
 }
 
@@ -513,20 +506,17 @@ static void join_collectives(const char *directory, const char *job)
 {
     LS_TEXT(folder, PATH_MAX, "%s/jobs/observed", directory);
     DIR *entries = strcmp(job, "observed") == 0 ? NULL : ls_path_open_folder(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        if (ls_text_matches("sums.rank*.jsonl", e->d_name) ||
-            ls_text_matches("collectives.rank*.jsonl", e->d_name)) {
-            LS_TEXT(from, PATH_MAX, "%s/jobs/observed/%s", directory, e->d_name);
-            LS_TEXT(path, PATH_MAX, "%s/jobs/%s/%s", directory, job, e->d_name);
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
+        if (ls_text_matches("sums.rank*.jsonl", e) ||
+            ls_text_matches("collectives.rank*.jsonl", e)) {
+            LS_TEXT(from, PATH_MAX, "%s/jobs/observed/%s", directory, e);
+            LS_TEXT(path, PATH_MAX, "%s/jobs/%s/%s", directory, job, e);
             int error = ls_file_second_name(from, path);
             if (error != 0) {
                 ls_log_warn("cannot link %s: %s; its collectives are not judged", path,
                             strerror(error));
             }
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
 }
 

@@ -1,6 +1,5 @@
 #include "detect_internal.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,14 +63,11 @@ static void find_verdicts(const char *directory, char *path, size_t bytes)
 {
     DIR *list = ls_path_open_folder(directory);
     path[0] = '\0';
-    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
-        LS_TEXT(found, 700, "%s/%s/verdicts.jsonl", directory, entry->d_name);
-        if (entry->d_name[0] != '.' && access(found, R_OK) == 0) {
+    for (const char *entry; (entry = ls_path_next(&list)) != NULL;) {
+        LS_TEXT(found, 700, "%s/%s/verdicts.jsonl", directory, entry);
+        if (entry[0] != '.' && access(found, R_OK) == 0) {
             ls_text_put(path, bytes, "%s", found);
         }
-    }
-    if (list != NULL) {
-        closedir(list);
     }
 }
 

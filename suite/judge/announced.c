@@ -1,6 +1,5 @@
 #include "judges.h"
 
-#include <dirent.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -104,16 +103,13 @@ static void add_found(const ls_record *job, ls_announced_dumps *out, int *room)
 {
     LS_TEXT(folder, PATH_MAX, "%s/dump", job->directory);
     DIR *entries = ls_path_open_folder(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
         int step, rank, end = 0;
-        if (sscanf(e->d_name, "step%9d.rank%9d.safetensors%n", &step, &rank, &end) == 2 &&
-            end > 0 && e->d_name[end] == '\0') {
+        if (sscanf(e, "step%9d.rank%9d.safetensors%n", &step, &rank, &end) == 2 && end > 0 &&
+            e[end] == '\0') {
             add_step(out, room, step);
             out->there++;
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
 }
 

@@ -1,6 +1,5 @@
 #include "select.h"
 
-#include <dirent.h>
 #include <string.h>
 
 #include "kernels/core/file.h"
@@ -171,14 +170,11 @@ static ls_status names_in(const char *name, ls_words *names)
         return ls_log_fail(LS_ERR_INFRA, "the folder %s was not found next to the program", name);
     }
     DIR *entries = ls_path_open_folder(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        size_t length = strlen(e->d_name);
-        if (length > 4 && strcmp(e->d_name + length - 4, ".txt") == 0) {
-            ls_words_add(names, "%.*s", (int)length - 4, e->d_name);
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
+        size_t length = strlen(e);
+        if (length > 4 && strcmp(e + length - 4, ".txt") == 0) {
+            ls_words_add(names, "%.*s", (int)length - 4, e);
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     return LS_OK;
 }

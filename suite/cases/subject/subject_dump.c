@@ -1,7 +1,6 @@
 /* What a subject dumps: that it is all there, and that it is what the events speak of. */
 #include "subject.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <string.h>
 
@@ -88,17 +87,14 @@ static void check_files(const ls_case *row, const ls_record *job, ls_verdict *ou
 {
     LS_TEXT(path, 700, "%s/dump", job->directory);
     DIR *folder = ls_path_open_folder(path);
-    for (struct dirent *e; folder != NULL && (e = readdir(folder)) != NULL;) {
+    for (const char *e; (e = ls_path_next(&folder)) != NULL;) {
         int step = 0, rank = -1, end = 0;
-        bool named = sscanf(e->d_name, "step%6d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
-                     e->d_name[end] == '\0' && end > 0;
+        bool named = sscanf(e, "step%6d.rank%d.safetensors%n", &step, &rank, &end) == 2 &&
+                     e[end] == '\0' && end > 0;
         bool wanted = named && step == atoi(row->job[0].dump_steps) && rank < dumping(row, job);
-        if (e->d_name[0] != '.' && !wanted) {
-            ls_verdict_fail(out, "dump/%s was not asked for", e->d_name);
+        if (e[0] != '.' && !wanted) {
+            ls_verdict_fail(out, "dump/%s was not asked for", e);
         }
-    }
-    if (folder != NULL) {
-        closedir(folder);
     }
 }
 

@@ -2,7 +2,6 @@
  * curves show what the events report. */
 #include "subject.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,13 +145,10 @@ static unsigned char *read_curves(const ls_record *job, size_t *bytes, double *c
     char folder[600], path[900] = "";
     ls_text_put(folder, sizeof folder, "%s/tensorboard", job->directory);
     DIR *entries = ls_path_open_folder(folder);
-    for (struct dirent *e; entries != NULL && (e = readdir(entries)) != NULL;) {
-        if (strstr(e->d_name, "tfevents") != NULL) {
-            ls_text_put(path, sizeof path, "%s/%s", folder, e->d_name);
+    for (const char *e; (e = ls_path_next(&entries)) != NULL;) {
+        if (strstr(e, "tfevents") != NULL) {
+            ls_text_put(path, sizeof path, "%s/%s", folder, e);
         }
-    }
-    if (entries != NULL) {
-        closedir(entries);
     }
     struct stat status;
     *changed_s = path[0] != '\0' && stat(path, &status) == 0 ? (double)status.st_mtime : NAN;
