@@ -16,7 +16,6 @@
 #include "kernels/core/file.h"
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
-#include "kernels/core/text.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
 #include "harness/hosts/awaited.h"
@@ -24,7 +23,6 @@
 #include "harness/hosts/probe.h"
 #include "harness/hosts/remote.h"
 #include "harness/machine/machine.h"
-#include "harness/hosts/outcome.h"
 #include "harness/hosts/supervise.h"
 #include "harness/process/proc.h"
 
@@ -544,7 +542,7 @@ static int run_program(int argc, char **argv)
     if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &given) != 0) {
         return LS_ERR_INFRA;
     }
-    if (ls_guard_begin() != LS_OK) {
+    if (ls_guard_begin(false) != LS_OK) {
         return LS_ERR_INFRA;
     }
     int code = run_given(&given);

@@ -10,7 +10,6 @@
 
 #include "harness/run/matrix.h"
 #include "harness/run/record.h"
-#include "harness/run/verdict_code.h"
 
 /* A tolerance is a value and a sentence that says where it comes from; without the sentence (a
  * literal of more than 20 characters) it does not compile. */

@@ -234,13 +234,6 @@ void ls_apart_channel_finish(ls_apart_channel *channel)
     }
 }
 
-const char *ls_apart_channel_lacks(const ls_apart_channel *channel)
-{
-    return channel->in.why[0] != '\0' ? channel->in.why
-           : channel->in.ended        ? NULL
-                                      : "the connection ended before its files had come";
-}
-
 void ls_apart_channel_free(ls_apart_channel *channel)
 {
     ls_apart_channel_finish(channel);

@@ -57,8 +57,6 @@ ls_apart_channel *ls_apart_channel_open(const char *run, const ls_words *inputs,
 void ls_apart_channel_stop(ls_apart_channel *channel);
 /* Waits until all that its process wrote has been taken; the process has ended. */
 void ls_apart_channel_finish(ls_apart_channel *channel);
-/* Why not all files have come, or NULL. */
-const char *ls_apart_channel_lacks(const ls_apart_channel *channel);
 void ls_apart_channel_free(ls_apart_channel *channel);
 
 /* ---- on the node ---------------------------------------------------------------------------- */

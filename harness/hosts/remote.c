@@ -204,7 +204,11 @@ void ls_remote_finish(ls_remote *remote)
 
 const char *ls_remote_lacks(const ls_remote *remote, int host)
 {
-    return remote->apart[host] == NULL ? NULL : ls_apart_channel_lacks(remote->apart[host]);
+    const ls_carry_in *in = remote->apart[host] == NULL ? NULL : &remote->apart[host]->in;
+    return in == NULL           ? NULL
+           : in->why[0] != '\0' ? in->why
+           : in->ended          ? NULL
+                                : "the connection ended before its files had come";
 }
 
 void ls_remote_close(ls_remote *remote)

@@ -118,15 +118,10 @@ static ls_status check_means(void)
     return LS_OK;
 }
 
-ls_status ls_simnet_open(int nodes, ls_simnet *out)
-{
-    return ls_simnet_open_link(nodes, &(ls_link){0, 0, true}, out);
-}
-
-ls_status ls_simnet_open_link(int nodes, const ls_link *link, ls_simnet *out)
+ls_status ls_simnet_open(int nodes, const ls_link *link, ls_simnet *out)
 {
     LS_TRY(check_means());
-    ls_simnet_clean();
+    ls_simnet_clean(0);
     if (nodes > LS_SIMNET_NODES_MAX) {
         return ls_log_fail(LS_ERR_USAGE, "SIM_NET=1 with %d nodes, allowed: %d", nodes,
                            LS_SIMNET_NODES_MAX);
@@ -164,8 +159,7 @@ static void remove_named(const char *name)
     }
 }
 
-/* Removes the namespaces of `owner` or, if it is 0, those whose process has ended. */
-static void remove_all(int owner)
+void ls_simnet_clean(int owner)
 {
     char names[2 * LS_SIMNET_NODES_MAX][32];
     int count = 0;
@@ -185,15 +179,10 @@ static void remove_all(int owner)
     }
 }
 
-void ls_simnet_clean(void)
-{
-    remove_all(0);
-}
-
 void ls_simnet_close(ls_simnet *net)
 {
     if (net->owner != 0) {
-        remove_all(net->owner);
+        ls_simnet_clean(net->owner);
     }
     *net = (ls_simnet){.nodes = 0};
 }

@@ -31,10 +31,9 @@ typedef struct ls_simnet {
 } ls_simnet;
 
 /* Removes the namespaces of dead processes, then makes those of this one. LS_ERR_INFRA with one
- * line: not root, `ip` or `tc` missing, or their message. After an error no namespace is left. */
-ls_status ls_simnet_open(int nodes, ls_simnet *out);
-/* The same with another link than 10 Gbit/s and 50 us. */
-ls_status ls_simnet_open_link(int nodes, const ls_link *link, ls_simnet *out);
+ * line: not root, `ip` or `tc` missing, or their message. After an error no namespace is left.
+ * A link of rate 0 is one of 10 Gbit/s and 50 us. */
+ls_status ls_simnet_open(int nodes, const ls_link *link, ls_simnet *out);
 void ls_simnet_close(ls_simnet *net);
 /* The name of a node's namespace: "ls-123-0". */
 void ls_simnet_name(const ls_simnet *net, int node, char *text, size_t bytes);
@@ -43,7 +42,7 @@ void ls_simnet_address(int node, char *text, size_t bytes);
 /* The shell script that makes the namespaces, malloc'ed. It prints "netem" or "tbf", whichever the
  * kernel has. */
 char *ls_simnet_script(const ls_simnet *net);
-/* Removes the namespaces of processes that no longer run. */
-void ls_simnet_clean(void);
+/* Removes the namespaces of `owner` or, if it is 0, those of processes that no longer run. */
+void ls_simnet_clean(int owner);
 
 #endif

@@ -40,7 +40,6 @@ static void backend_path(char *path, size_t bytes)
     ls_text_put(path, bytes, "%s/lib/ls_cuda.so", program);
 }
 
-/* The backend of tests emulates its device on the CPU and needs no GPU. */
 bool ls_machine_emulated(void)
 {
     char path[1100];

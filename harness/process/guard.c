@@ -84,7 +84,7 @@ static ls_status continue_below(int parent_died, bool in_place)
     _exit(watch(child, &set, in_place));
 }
 
-static ls_status begin(bool in_place)
+ls_status ls_guard_begin(bool in_place)
 {
     char name[16] = ""; /* as prctl wants it */
     pid_t group = getpgrp();
@@ -99,14 +99,4 @@ static ls_status begin(bool in_place)
         (void)setpgid(0, group);
     }
     return LS_OK;
-}
-
-ls_status ls_guard_begin(void)
-{
-    return begin(false);
-}
-
-ls_status ls_guard_begin_in_place(void)
-{
-    return begin(true);
 }

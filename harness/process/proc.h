@@ -129,12 +129,11 @@ char *ls_proc_isolated_output(char *const *argv, double limit_s, int *code);
  * both the first process and the guard leaves orphans of ranks. */
 
 /* Returns in the program alone, whose pid is new. To be called at the start, with one thread.
- * Signals that are ignored stay ignored. LS_ERR_INFRA when a process cannot be made. */
-ls_status ls_guard_begin(void);
-/* The same, for a program that runs one command in its own place (waiting.h): the program stays
- * in the caller's process group, so that it and the command may use the terminal. The terminal's
- * signals reach them without the first process, which does not forward those. */
-ls_status ls_guard_begin_in_place(void);
+ * Signals that are ignored stay ignored. LS_ERR_INFRA when a process cannot be made. in_place: it
+ * runs one command in its own place (waiting.h) and stays in the caller's process group, so that it
+ * and the command may use the terminal. The terminal's signals reach them without the first
+ * process, which does not forward those. */
+ls_status ls_guard_begin(bool in_place);
 
 /* ---- fork_server.c ----------------------------------------------------------------------------
  */

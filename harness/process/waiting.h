@@ -49,7 +49,7 @@ const char *ls_waiting_cause(ls_waiting *waiting);
  * what the command waits for; its limit_s, where there is one, is the deadline, after which the
  * command is ended (TERM, 5 s, KILL), *late is true and the cause is waiting->cause; its watch may
  * have it ended so before: waiting->stopped. After
- * ls_guard_begin_in_place, which renames the program for that time. INT, TERM, HUP, USR1 and USR2
+ * ls_guard_begin, which renames the program for that time. INT, TERM, HUP, USR1 and USR2
  * that reach this program alone are passed on, as often as they come; those of a terminal and of a
  * kill of the whole group have reached the command already. Signals do not end this program
  * meanwhile. LS_ERR_USAGE, logged, when the command cannot be found or run. */

@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "harness/run/record.h"
-#include "harness/run/verdict_code.h"
 #include "kernels/core/json.h"
 #include "kernels/core/status.h"
 #include "stats.h"

@@ -95,13 +95,6 @@ const char *ls_report_lines_rate(const ls_report_job *job, char text[64])
     return text;
 }
 
-const char *ls_report_lines_nodes(const ls_report_job *job, char text[32])
-{
-    snprintf(text, 32, "%d%s", job->spec->nodes,
-             ls_spec_is_simulated(job->spec) ? " simulated" : "");
-    return text;
-}
-
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160])
 {

@@ -129,7 +129,6 @@ double ls_report_loss_at(const ls_report_job *job, int index)
     return job->record->world > 0 ? sum / job->record->world : NAN;
 }
 
-/* How many steps the end of a curve is averaged over. */
 int ls_report_loss_last(int steps)
 {
     int last = steps / 10 > 5 ? steps / 10 : 5;
@@ -158,8 +157,6 @@ static const ls_report_job *reference_of(const ls_report_run *run)
     return NULL;
 }
 
-/* Two O0 jobs of the same training but for seed, bucket size or place: equal up to what repeats
- * differ by. */
 int ls_report_loss_repeats(const ls_report_run *run, const ls_report_job *reference,
                            const ls_report_job **repeats)
 {

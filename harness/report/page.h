@@ -34,8 +34,6 @@ const char *ls_report_lines_where(const ls_report_run *run);
 const char *ls_report_lines_number(double value, char text[32]);
 /* "123.4 [121.0, 125.1]", in parentheses when it is no result, "-" without a number. */
 const char *ls_report_lines_rate(const ls_report_job *job, char text[64]);
-/* "2 simulated", "1" */
-const char *ls_report_lines_nodes(const ls_report_job *job, char text[32]);
 /* How the figure was judged: "FP32 step 1", "checked", or why it is no result. */
 const char *ls_report_lines_judged(const ls_report_run *run, const ls_report_job *job,
                                    char text[160]);
@@ -138,13 +136,12 @@ cJSON *ls_report_summary_conformance(const ls_report_run *run);
  * cases read counts with the first of them, so that all times are the run's. */
 ls_status ls_junit_write(const ls_report_run *run);
 
-/* Draws every table that has rows into plots/, by plots_folder/<name>.gp as SVG and PNG, by gnuplot
- * as child processes. Without gnuplot, or where a script fails or is late, a note and LS_OK: a
- * report without figures is better than none. */
-ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder);
-/* The same of one table below a folder, by its name. */
-ls_status ls_report_plots_draw_one(const char *directory, const char *plots_folder,
-                                   const char *name);
+/* Draws every table of the run that has rows, or with `only` that table of a folder (`run` is then
+ * NULL), into plots/, by plots_folder/<name>.gp as SVG and PNG, by gnuplot as child processes.
+ * Without gnuplot, or where a script fails or is late, a note and LS_OK: a report without figures
+ * is better than none. */
+ls_status ls_report_plots_draw(const ls_report_run *run, const char *directory,
+                               const char *plots_folder, const char *only);
 /* Whether plots/<name>.svg is there. */
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name);
 

@@ -140,9 +140,8 @@ static int list_table(const char *directory, const char *script_folder, const ch
     return count;
 }
 
-/* Those of `only` or, if it is NULL, of all tables of the run. */
-static ls_status draw(const ls_report_run *run, const char *directory, const char *plots_folder,
-                      const char *only)
+ls_status ls_report_plots_draw(const ls_report_run *run, const char *directory,
+                               const char *plots_folder, const char *only)
 {
     char folder[PATH_MAX], log_path[PATH_MAX], script_folder[PATH_MAX];
     ls_text_put(folder, sizeof folder, "%s/plots", directory);
@@ -172,17 +171,6 @@ static ls_status draw(const ls_report_run *run, const char *directory, const cha
     }
     free(figures);
     return LS_OK;
-}
-
-ls_status ls_report_plots_draw(const ls_report_run *run, const char *plots_folder)
-{
-    return draw(run, run->directory, plots_folder, NULL);
-}
-
-ls_status ls_report_plots_draw_one(const char *directory, const char *plots_folder,
-                                   const char *name)
-{
-    return draw(NULL, directory, plots_folder, name);
 }
 
 bool ls_report_plots_drawn(const ls_report_run *run, const char *name)

@@ -23,7 +23,8 @@ static void write_speed_rows(const ls_report_run *run, const ls_report_page_form
         bool timed = ls_report_job_has_speed(job);
         ls_page_cell(&table, "%s", ls_report_job_level(job, text));
         ls_page_cell(&table, "%d", job->spec->world);
-        ls_page_cell(&table, "%s", ls_report_lines_nodes(job, text));
+        ls_page_cell(&table, "%d%s", job->spec->nodes,
+                     ls_spec_is_simulated(job->spec) ? " simulated" : "");
         ls_page_cell(&table, "%s", ls_report_job_bucket(job, text));
         ls_page_cell(&table, "%s",
                      timed ? ls_report_lines_rate(job, text) : ls_report_job_state(job, text));
@@ -459,11 +460,6 @@ static void write_files(const ls_report_run *run, const ls_report_page_form *for
     fputs(form->list_close, to);
 }
 
-static void write_advice(const ls_report_run *run, const ls_report_page_form *form, FILE *to)
-{
-    write_sentences(form, to, "Advice", ls_report_advice_make(run));
-}
-
 /* ---- where a step's time goes ---------------------------------------------------------------- */
 
 /* On one device without other ranks: run.json's "layers" (suite/commands/layers_internal.h,
@@ -649,7 +645,7 @@ static void render(const ls_report_run *run, const ls_report_page_form *form, FI
     write_object(run, "machine", "Machine", form, to);
     write_installed(run, form, to);
     write_files(run, form, to);
-    write_advice(run, form, to);
+    write_sentences(form, to, "Advice", ls_report_advice_make(run));
     fputs(form->close, to);
 }
 
@@ -691,7 +687,7 @@ ls_status ls_report_write(const char *run_directory, const char *plots_folder)
     ls_report_run run;
     LS_TRY(ls_report_load(run_directory, &run));
     ls_status status = LS_OK;
-    LS_TRY_GOTO(status, ls_report_plots_draw(&run, plots_folder), close);
+    LS_TRY_GOTO(status, ls_report_plots_draw(&run, run.directory, plots_folder, NULL), close);
     LS_TRY_GOTO(status, ls_tables_timeline_trace(&run), close);
     LS_TRY_GOTO(status, ls_junit_write(&run), close);
     LS_TRY_GOTO(status, ls_report_summary_add_headline(&run), close);

@@ -8,7 +8,6 @@
 #include "kernels/core/json.h"
 #include "kernels/core/sort.h"
 #include "kernels/core/rng.h"
-#include "kernels/core/status.h"
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
 

@@ -120,14 +120,6 @@ static void print_indented(FILE *to, const char *name, const char *text)
     }
 }
 
-/* Never wrapped: it is to be pasted. */
-static void print_repeat(FILE *to, const char *repeat)
-{
-    if (repeat[0] != '\0') {
-        fprintf(to, "repeat: %s\n", repeat);
-    }
-}
-
 /* Nothing was run for either: one cause for all. */
 static bool says_the_same(const ls_report_verdict *a, const ls_report_verdict *b)
 {
@@ -161,7 +153,9 @@ static void print_verdicts(const ls_report_run *run, FILE *to)
         ls_report_lines_print(to, ls_report_lines_verdict(verdict, line), 2);
         print_indented(to, "waiver:", ls_json_string(verdict->json, "waiver", ""));
         print_indented(to, "cause:", ls_json_string(verdict->json, "cause", ""));
-        print_repeat(to, ls_json_string(verdict->json, "repeat", ""));
+        const char *repeat =
+            ls_json_string(verdict->json, "repeat", ""); /* to be pasted: one line */
+        fprintf(to, repeat[0] != '\0' ? "repeat: %s\n" : "%s", repeat);
     }
     if (same > 0) {
         fprintf(to, "%d more with the evidence of the case before them; the report lists them\n",

@@ -30,11 +30,6 @@ int ls_job_nodes(const ls_job *job)
     return job->hosts != NULL ? local * job->host_count : local;
 }
 
-static int threads_of(const ls_job *job)
-{
-    return job->threads > 0 ? job->threads : ls_cores_share(ls_cores_usable(), job->world);
-}
-
 ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *token)
 {
     int nodes = ls_job_nodes(job), per_node = job->world / nodes;
@@ -55,7 +50,7 @@ ls_words ls_job_environment(const ls_job *job, int rank, int port, const char *t
         .port = port,
         .token = token,
         .run_directory = job->directory,
-        .threads = threads_of(job),
+        .threads = job->threads > 0 ? job->threads : ls_cores_share(ls_cores_usable(), job->world),
         .ranks_here = job->world,
         .share_devices = job->share_devices,
     };

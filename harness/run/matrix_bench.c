@@ -30,13 +30,6 @@ static int share_of_cores(const ls_matrix_bench *bench)
     return ls_cores_share(bench->cores, ranks_per_host(bench));
 }
 
-/* Seconds per job with which the profile keeps its time on 2 cores: 3 timed jobs in a minute
- * (smoke), 14 in 6 minutes (quick), in addition to evidence, references and the report. */
-static double job_budget_s(const ls_matrix_bench *bench)
-{
-    return bench->profile == LS_PROFILE_SMOKE ? 6 : bench->profile == LS_PROFILE_FULL ? 30 : 15;
-}
-
 /* As many timed steps as fit the budget, from 4 (two halves of two) to 200; on a GPU, where a job
  * is mostly start, 20 and more. */
 static int fitting_steps(const ls_matrix_bench *bench, const ls_spec *spec)
@@ -48,7 +41,11 @@ static int fitting_steps(const ls_matrix_bench *bench, const ls_spec *spec)
         return bench->steps > 0 ? bench->steps : 8;
     }
     int least = spec->gpus > 0 ? 20 : 4;
-    double budget_s = job_budget_s(bench);
+    /* of a job, so that the profile keeps its time on 2 cores: 3 timed jobs in a minute (smoke), 14
+     * in 6 minutes (quick), in addition to evidence, references and the report */
+    double budget_s = bench->profile == LS_PROFILE_SMOKE  ? 6
+                      : bench->profile == LS_PROFILE_FULL ? 30
+                                                          : 15;
     ls_spec one = *spec;
     one.level = 2; /* all levels take the same number of steps */
     one.dump_steps[0] = '\0';

@@ -1,4 +1,4 @@
-#include "verdict_code.h"
+#include "record.h"
 
 #include <string.h>
 

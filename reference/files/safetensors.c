@@ -1,6 +1,5 @@
 #include "safetensors.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>

@@ -14,12 +14,10 @@
 #include "world.h"
 #include "harness/hosts/launchers.h"
 #include "harness/hosts/supervise.h"
-#include "harness/process/waiting.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/file.h"
 #include "kernels/core/path.h"
 #include "kernels/core/plant.h"
-#include "kernels/core/text.h"
 
 /* Set for the ranks that --multiprocessing-distributed has started. */
 #define SPAWNED "LS_SPAWNED"

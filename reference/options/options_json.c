@@ -1,6 +1,5 @@
 /* The options as the start event, checkpoints and the agreement between ranks hold them: effective
  * values, in the order of options.def. */
-#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

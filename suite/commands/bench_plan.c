@@ -151,7 +151,7 @@ ls_status ls_bench_nodes_connect(ls_bench_nodes *nodes, const ls_variables *give
             "even NGPUS or SIM_NODES makes some)",
             text);
     }
-    LS_TRY(ls_simnet_open_link(most, &link, &nodes->net));
+    LS_TRY(ls_simnet_open(most, &link, &nodes->net));
     run->site.net = &nodes->net;
     cJSON_AddStringToObject(run->options, "sim_net", nodes->net.text);
     ls_text_add(run->where, sizeof run->where, "; simulated nodes: %s", nodes->net.text);

@@ -8,7 +8,6 @@
 #include "kernels/core/path.h"
 #include "harness/run/job.h"
 #include "harness/machine/machine.h"
-#include "kernels/core/text.h"
 #include "kernels/core/log.h"
 #include "suite/run/command_line.h"
 #include "commands.h"

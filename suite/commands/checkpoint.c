@@ -1,7 +1,6 @@
 /* `lockstep checkpoint FILE [--to OUT]`. */
 #include "commands.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +8,6 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/log.h"
-#include "kernels/core/text.h"
-#include "reference/files/pth.h"
 #include "reference/train/checkpoint/checkpoint.h"
 #include "suite/run/command_line.h"
 

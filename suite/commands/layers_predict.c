@@ -139,13 +139,6 @@ static bool can_fuse(const level *level)
     return level->level != LS_O0 && level->half == LS_F16;
 }
 
-static double flop_rate(const step *s)
-{
-    return s->precision.activation != LS_F32 ? s->device->half_flop_per_s
-           : s->level->tf32                  ? s->device->tf32_flop_per_s
-                                             : s->device->f32_flop_per_s;
-}
-
 /* A pass of own kernels: its first launch moves the bytes, `small` ones merge a few sums; `behind`
  * launches come directly behind another of the same norm (kernels/cuda/launch.h). */
 static void add_sweep(step *s, kind k, double bytes, int launches, int small, int behind)
@@ -165,7 +158,11 @@ static void add_sweep(step *s, kind k, double bytes, int launches, int small, in
 /* Operands of its epilogue stream through at the rate of a sweep. */
 static void add_product(step *s, kind k, const ls_traffic *part, double share)
 {
-    double rate = s->device->copy_bytes_per_s, flops_ms = 1e3 * part->flops / flop_rate(s);
+    double rate = s->device->copy_bytes_per_s;
+    double flops_ms = 1e3 * part->flops /
+                      (s->precision.activation != LS_F32 ? s->device->half_flop_per_s
+                       : s->level->tf32                  ? s->device->tf32_flop_per_s
+                                                         : s->device->f32_flop_per_s);
     double own_ms = fmax(1e3 * (part->bytes - part->epilogue) / rate, flops_ms);
     double epilogue_ms = 1e3 * part->epilogue / rate;
     sum *to = &s->of[k];

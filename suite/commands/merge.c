@@ -15,10 +15,8 @@
 #include "kernels/core/list.h"
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/run/command_line.h"
 #include "suite/run/headline.h"
-#include "suite/run/run.h"
 
 typedef struct shard {
     const char *given; /* its folder, as on the command line */

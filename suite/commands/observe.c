@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "harness/hosts/awaited.h"
-#include "harness/process/waiting.h"
 #include "harness/process/proc.h"
 #include "harness/run/manifest.h"
 #include "kernels/core/file.h"
@@ -439,7 +438,7 @@ static int run(observe *o)
     if (code != 0) {
         return code;
     }
-    if (ls_guard_begin_in_place() != LS_OK) {
+    if (ls_guard_begin(true) != LS_OK) {
         return LS_ERR_INFRA;
     }
     ls_observe_board *board = NULL;

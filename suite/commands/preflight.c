@@ -8,12 +8,10 @@
 #include "commands.h"
 #include "harness/hosts/probe.h"
 #include "harness/run/job.h"
-#include "kernels/core/json.h"
 #include "kernels/core/path.h"
 #include "harness/machine/machine.h"
 #include "harness/machine/findings.h"
 #include "kernels/core/list.h"
-#include "kernels/core/text.h"
 #include "suite/run/command_line.h"
 
 /* The value in a unit of `scale`; NVML may not offer it. */

@@ -10,7 +10,6 @@
 #include "kernels/core/clock.h"
 #include "kernels/core/log.h"
 #include "kernels/passes.h"
-#include "kernels/kernels.h"
 #include "reference/model/model.h"
 #include "reference/state/device.h"
 #include "suite/run/command_line.h"

@@ -4,7 +4,6 @@
 
 #include "kernels/core/path.h"
 #include "harness/hosts/supervise.h"
-#include "harness/machine/machine.h"
 #include "kernels/core/clock.h"
 #include "kernels/core/digest.h"
 #include "kernels/core/file.h"

@@ -14,11 +14,6 @@ typedef struct shape {
     int64_t wrong, first, last; /* local indices */
 } shape;
 
-static bool is_norm(const ls_nettab *net, int param)
-{
-    return net->node[net->param[param].node].kind == LS_NETTAB_NORM;
-}
-
 static bool is_bias(const ls_nettab *net, int param)
 {
     const char *dot = strrchr(net->param[param].name, '.');
@@ -80,7 +75,8 @@ static bool name_kind(const ls_nettab *net, const shape *shapes, ls_diagnose_pla
                                        "the biases"};
     int all[6] = {0}, wrong[6] = {0};
     for (int p = 0; p < net->param_count; p++) {
-        bool norm = is_norm(net, p), bias = is_bias(net, p), bad = shapes[p].wrong > 0;
+        bool norm = net->node[net->param[p].node].kind == LS_NETTAB_NORM;
+        bool bias = is_bias(net, p), bad = shapes[p].wrong > 0;
         const bool member[6] = {norm && !bias, norm && bias, !norm && !bias,
                                 !norm && bias, norm,         bias};
         for (int k = 0; k < 6; k++) {

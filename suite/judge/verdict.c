@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "harness/run/record.h"
 #include "kernels/core/plain.h"
 #include "kernels/core/text.h"
 

@@ -16,7 +16,6 @@
 #include "kernels/core/log.h"
 #include "kernels/core/path.h"
 #include "kernels/core/rng.h"
-#include "kernels/core/text.h"
 #include "suite/run/command_line.h"
 
 extern char **environ;

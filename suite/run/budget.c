@@ -28,11 +28,6 @@ ls_status ls_budget_read(const char *path, ls_budget *sum)
     return status;
 }
 
-ls_budget ls_budget_whole(void)
-{
-    return (ls_budget){20 * 60, 0}; /* 20 minutes on 2 cores */
-}
-
 /* ---- a time that is asked for ---------------------------------------------------------------- */
 
 ls_status ls_budget_parse(const char *name, const char *text, double *seconds)

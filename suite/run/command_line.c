@@ -61,7 +61,7 @@ int ls_command_run(const ls_command_row *row, int rows, const char *more, int ar
     }
     for (int i = 0; i < rows; i++) {
         if (strcmp(row[i].name, argv[1]) == 0) {
-            if (row[i].starts_jobs && ls_guard_begin() != LS_OK) {
+            if (row[i].starts_jobs && ls_guard_begin(false) != LS_OK) {
                 return LS_ERR_INFRA;
             }
             return row[i].main(argc - 2, argv + 2);

@@ -63,14 +63,10 @@ struct trial {
     const char *redop;               /* "max"; NULL: the sum, where the operation reduces */
 };
 
-static const char *redop_of(const struct trial *trial)
-{
-    return trial->redop != NULL ? trial->redop : ls_collectives_reduces(trial->op) ? "sum" : "none";
-}
-
 static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *out)
 {
     const struct trial *trial = row->data;
+    const char *usual = ls_collectives_reduces(trial->op) ? "sum" : "none";
     int types = trial->type != NULL ? 1 : LS_COLLECTIVES_TYPES;
     int64_t results = 0;
     if (ls_collectives_ended_otherwise(row, job, out)) {
@@ -79,7 +75,7 @@ static void judge_exact(const ls_case *row, const ls_record *job, ls_verdict *ou
     for (int rank = 0; rank < job->world; rank++) {
         for (int t = 0; t < types; t++) {
             ls_collectives_combination c = {.op = trial->op,
-                                            .redop = redop_of(trial),
+                                            .redop = trial->redop != NULL ? trial->redop : usual,
                                             .type =
                                                 types > 1 ? &ls_collectives_types[t] : trial->type,
                                             .rank = rank,

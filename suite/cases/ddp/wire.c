@@ -10,7 +10,6 @@
 #include "kernels/core/list.h"
 #include "reference/ddp/buckets.h"
 #include "reference/oracle/nettab.h"
-#include "reference/options/precision.h"
 
 /* Bytes of one element as reduced, and the type that has 2. */
 struct wire {

@@ -9,9 +9,7 @@
 
 #include "kernels/core/json.h"
 #include "kernels/core/text.h"
-#include "reference/oracle/dumpfile.h"
 #include "suite/judge/judges.h"
-#include "suite/judge/compare.h"
 
 enum { MODELS = 2, LOSSES = 2, RANKS_MAX = 4 };
 

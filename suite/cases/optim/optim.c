@@ -7,7 +7,6 @@
 
 #include "kernels/core/text.h"
 #include "kernels/core/list.h"
-#include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
 
 enum { SKIPPED_AT = 3, DRIFT_STEPS = 20 };

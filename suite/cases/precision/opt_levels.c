@@ -21,11 +21,6 @@ typedef struct types {
     char norm, param, next; /* 'f', 'h' */
 } types;
 
-static const char *type_name(ls_bits_type type)
-{
-    return type == LS_BITS_F16 ? "F16" : type == LS_BITS_BF16 ? "BF16" : "F32";
-}
-
 /* The type a tensor of the dump must have, by level and kind of tensor. */
 static ls_bits_type expected(const ls_case *row, const char *kind, const char *name)
 {
@@ -74,7 +69,8 @@ static void judge_types(const ls_case *row, const ls_record *job, ls_verdict *ou
             }
             looked++;
             of_kind[k]++;
-            const char *want = type_name(expected(row, kind, entry->name));
+            ls_bits_type type = expected(row, kind, entry->name);
+            const char *want = type == LS_BITS_F16 ? "F16" : type == LS_BITS_BF16 ? "BF16" : "F32";
             if (strcmp(entry->dtype, want) == 0 || may_be(row, kind, entry->dtype)) {
                 continue;
             }

@@ -9,7 +9,6 @@
 #include "kernels/core/list.h"
 #include "reference/files/safetensors.h"
 #include "reference/oracle/nettab.h"
-#include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
 
 enum { CLASSES = 10 };

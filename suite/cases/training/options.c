@@ -7,7 +7,6 @@
 #include <cjson/cJSON.h>
 
 #include "kernels/core/text.h"
-#include "reference/options/options.h"
 #include "suite/inside/inside.h"
 
 /* Values are separated by spaces. A JSON text is as the start event has it, with ' for ". */

@@ -8,7 +8,6 @@
 
 #include "kernels/core/text.h"
 #include "reference/options/schedule.h"
-#include "suite/judge/compare.h"
 #include "suite/inside/inside.h"
 #include "suite/judge/judges.h"
 

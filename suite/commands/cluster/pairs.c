@@ -357,7 +357,7 @@ static ls_status write_out(const pairs *p, const char *folder)
     cJSON_AddItemToObject(root, "slow", cJSON_Duplicate(p->named, true));
     LS_TRY(ls_json_write_and_free(json, root));
     (void)ls_path_find("plots", scripts, sizeof scripts);
-    LS_TRY(ls_report_plots_draw_one(to.directory, scripts, "pairs"));
+    LS_TRY(ls_report_plots_draw(NULL, to.directory, scripts, "pairs"));
     printf("written: pairs.json, tables and plots in %s\n", folder);
     return LS_OK;
 }
@@ -395,7 +395,7 @@ static ls_status find_nodes(request *r, const char *folder, ls_job *job)
                                "1Gbit,50us",
                                r->net);
         }
-        LS_TRY(ls_simnet_open_link((int)local, &link, &r->simulated));
+        LS_TRY(ls_simnet_open((int)local, &link, &r->simulated));
         job->net = &r->simulated;
         ls_text_add(r->where, sizeof r->where, ", %s", r->simulated.text);
         return LS_OK;

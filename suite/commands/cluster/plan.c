@@ -418,7 +418,7 @@ static ls_status write_out(const plan *p, const char *out)
     LS_TRY(write_table(p, &to));
     LS_TRY(ls_json_write_and_free(json, plan_json(p)));
     (void)ls_path_find("plots", scripts, sizeof scripts);
-    LS_TRY(ls_report_plots_draw_one(to.directory, scripts, "plan"));
+    LS_TRY(ls_report_plots_draw(NULL, to.directory, scripts, "plan"));
     printf("\nwritten: plan.json, tables and plots in %s\n", out);
     return LS_OK;
 }

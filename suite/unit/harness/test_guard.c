@@ -186,7 +186,7 @@ static pid_t start_guarded(int *from)
         prctl(PR_SET_NAME, "subject");
         close(ends[0]);
         fputs("buffered", buffered);
-        if (ls_guard_begin() != LS_OK) {
+        if (ls_guard_begin(false) != LS_OK) {
             _exit(98);
         }
         program(ends[1]);

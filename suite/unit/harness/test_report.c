@@ -1,7 +1,18 @@
 /* A report made from an invented run: what the tables hold, what the pages say, what they must
  * never say. `test_report DIR` writes that run and its report into DIR and leaves them to be looked
  * at. */
-#include "harness/run/verdict_code.h"
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness/report/report.h"
+#include "harness/report/tables/table.h"
+#include "harness/run/record.h"
+#include "kernels/core/json.h"
+#include "kernels/core/path.h"
 #include "kernels/core/rng.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/scratch.h"

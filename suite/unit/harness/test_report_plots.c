@@ -98,7 +98,7 @@ static ls_report_run play_figures(int first)
 static void draw(const ls_report_run *run)
 {
     LS_TEXT(scripts, 400, "%s/scripts", scratch);
-    ck_assert_int_eq(ls_report_plots_draw(run, scripts), LS_OK);
+    ck_assert_int_eq(ls_report_plots_draw(run, run->directory, scripts, NULL), LS_OK);
 }
 
 LOOP_TEST(each_table_is_drawn_twice, 2)

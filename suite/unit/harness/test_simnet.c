@@ -17,6 +17,8 @@
 #include "suite/unit/caught.h"
 #include "suite/unit/run_suite.h"
 
+static const ls_link usual = {0, 0, true}; /* of the rate and delay that simnet.h names */
+
 #define NODE(k, address)                                                                      \
     "ip netns add ls-12-" k "\n"                                                              \
     "ip -n ls-12-" k " link add eth0 type veth peer name port" k " netns ls-12-hub\n"         \
@@ -80,7 +82,7 @@ TEST(not_root)
     if (was_root) {
         ck_assert_int_eq(seteuid(65534), 0);
     }
-    ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_simnet_open(2, &usual, &net), LS_ERR_INFRA);
     if (was_root) { /* what looks for leaks at exit needs to be it */
         ck_assert_int_eq(seteuid(0), 0);
     }
@@ -141,7 +143,7 @@ TEST(nodes_reach_each_other)
 {
     ls_simnet net = {.nodes = 0};
     int owner = (int)getpid();
-    ls_status status = ls_simnet_open(2, &net);
+    ls_status status = ls_simnet_open(2, &usual, &net);
     if (status != LS_OK) { /* not allowed here: said in a line, and nothing is left */
         ck_assert_int_eq(status, LS_ERR_INFRA);
         ck_assert(!exists(owner, "hub") && !exists(owner, "0"));
@@ -162,13 +164,13 @@ TEST(nodes_reach_each_other)
     pid_t dead = fork();
     if (dead == 0) {
         ls_simnet other;
-        _exit(ls_simnet_open(1, &other) == LS_OK ? 0 : 1);
+        _exit(ls_simnet_open(1, &usual, &other) == LS_OK ? 0 : 1);
     }
     int state;
     ck_assert_int_eq(waitpid(dead, &state, 0), dead);
     ck_assert_int_eq(WEXITSTATUS(state), 0);
     ck_assert(exists(dead, "hub") && exists(dead, "0"));
-    ls_simnet_clean();
+    ls_simnet_clean(0);
     ck_assert(!exists(dead, "hub") && !exists(dead, "0"));
     ck_assert(exists(owner, "0"));
     ls_simnet_close(&net);
@@ -267,7 +269,7 @@ TEST(with_played_programs)
     leave((int)getpid(), "-0");
     leave(0, "-0");
     put("/run/netns/other", "");
-    ls_simnet_clean();
+    ls_simnet_clean(0);
     LS_TEXT(want, 1000, "netns del ls-%d-0\nnetns del ls-%d-63\nnetns del ls-%d-hub\n", dead, dead,
             dead);
     check_asked(want);
@@ -277,7 +279,7 @@ TEST(with_played_programs)
     leave(dead, "-1");
     LS_TEXT(own, 100, "/run/netns/ls-%d-0", getpid());
     ck_assert_int_eq(unlink(own), 0);
-    ck_assert_int_eq(ls_simnet_open(1, &net), LS_OK);
+    ck_assert_int_eq(ls_simnet_open(1, &usual, &net), LS_OK);
     ck_assert(net.nodes == 1 && net.owner == (int)getpid());
     ck_assert_str_eq(net.text, "10 Gbit/s, 50 us each way");
     int o = net.owner;
@@ -302,26 +304,26 @@ TEST(with_played_programs)
     ck_assert(exists(getppid(), "0"));
     /* a kernel without netem */
     put("no_netem", "");
-    ck_assert_int_eq(ls_simnet_open(1, &net), LS_OK);
+    ck_assert_int_eq(ls_simnet_open(1, &usual, &net), LS_OK);
     ck_assert_str_eq(net.text, "10 Gbit/s, no delay: no netem in this kernel");
     ls_simnet_close(&net);
     /* what fails: the last line that was said, and nothing is left */
     put("broken", "");
     catch_lines();
-    ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_simnet_open(2, &usual, &net), LS_ERR_INFRA);
     ck_assert_str_eq(caught_lines(),
                      "error: SIM_NET=1: cannot make the nodes' network: ip: broken\n");
     ck_assert(!exists(o, "0") && !exists(o, "hub"));
     catch_lines();
-    ck_assert_int_eq(ls_simnet_open(64, &net), LS_ERR_INFRA); /* as many as there may be */
+    ck_assert_int_eq(ls_simnet_open(64, &usual, &net), LS_ERR_INFRA); /* as many as there may be */
     (void)caught_text();
     catch_lines();
-    ck_assert_int_eq(ls_simnet_open(65, &net), LS_ERR_USAGE);
+    ck_assert_int_eq(ls_simnet_open(65, &usual, &net), LS_ERR_USAGE);
     ck_assert_str_eq(caught_lines(), "error: SIM_NET=1 with 65 nodes, allowed: 64\n");
     put("stuck", "");
     leave(dead, "-0");
     catch_lines();
-    ls_simnet_clean();
+    ls_simnet_clean(0);
     LS_TEXT(warning, 200, "warning: cannot remove the network namespace ls-%d-0: ip: stuck\n",
             dead);
     ck_assert_str_eq(caught_lines(), warning);
@@ -333,7 +335,7 @@ TEST(what_is_missing_is_named)
     ls_simnet net;
     setenv("PATH", "/nonexistent", 1);
     catch_lines();
-    ck_assert_int_eq(ls_simnet_open(2, &net), LS_ERR_INFRA);
+    ck_assert_int_eq(ls_simnet_open(2, &usual, &net), LS_ERR_INFRA);
     ck_assert_str_eq(caught_lines(),
                      geteuid() == 0
                          ? "error: SIM_NET=1 needs the programs ip, tc (iproute2) and nsenter "
