@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "kernels/core/text.h"
-#include "suite/judge/compare.h"
 #include "suite/judge/judges.h"
 
 static const ls_tol norm_error = LS_TOL(
@@ -52,8 +51,12 @@ static bool is_first(const char *name)
 #define LARS .kind = LS_UPDATE_LARS, .momentum = 0.9, .epsilon = 1e-8, .trust = 0.02
 #define USUAL .weight_decay = 1e-4
 
+#define CLIP_NORM "lr=0.1 --clip-grad-norm=0.25"
+#define NO_BN_DECAY "lr=0.1 --weight-decay=0.05 --no-bn-decay"
+enum { FIRST_CLIP_NORM = 0, FIRST_NO_BN_DECAY = 5 }; /* of the recipes */
+
 static const struct recipe recipes[] = {
-    {"clip-norm", "Z14", "lr=0.1 --clip-grad-norm=0.25", {SGD, USUAL, .clip_norm = 0.25}},
+    {"clip-norm", "Z14", CLIP_NORM, {SGD, USUAL, .clip_norm = 0.25}},
     {"clip-value", "Z14", "lr=0.1 --clip-grad-value=0.01", {SGD, USUAL, .clip_value = 0.01}},
     {"clip-norm-adam",
      "Z14",
@@ -73,11 +76,7 @@ static const struct recipe recipes[] = {
      "Z14",
      "lr=1 --optimizer=lars --clip-grad-value=0.01",
      {LARS, USUAL, .lr = 1, .clip_value = 0.01}},
-    {"no-bn-decay",
-     "Z16",
-     "lr=0.1 --weight-decay=0.05 --no-bn-decay",
-     {SGD, .weight_decay = 0.05},
-     {{is_norm_or_bias, 0, 1}}},
+    {"no-bn-decay", "Z16", NO_BN_DECAY, {SGD, .weight_decay = 0.05}, {{is_norm_or_bias, 0, 1}}},
     {"group",
      "Z16",
      "lr=0.1 --weight-decay=0.05 --group=^conv1:wd=0.5 --group=fc:lr-factor=0.1,wd=0.01 "
@@ -264,20 +263,27 @@ static void judge_overflow(const ls_case *row, const ls_record *job, ls_verdict 
             LS_REFUSAL(says), .judges_outcome = true                                     \
     }
 
-static const ls_row refused[] = {
+static const ls_row others[] = {
+    {"optim.no-bn-decay.resnet18.o2.w2", "Z16", judge_recipe,
+     "resnet18 O2 w2 b1 image=32 batch=8 steps=1 dump=1 dump-ranks=0 " NO_BN_DECAY,
+     &recipes[FIRST_NO_BN_DECAY]},
     REFUSED("unknown", "--group=layer9:wd=0", "layer9:wd=0"),
     REFUSED("shadowed", "--group=fc:wd=0 --group=^fc:wd=1", "groups before it"),
     REFUSED("shadowed-bn", "--group=bn|bias:wd=0 --no-bn-decay", "groups before it"),
+    {"optim.clip-norm.torch.o0.w3", "Z14", judge_recipe,
+     "resnet8 O0 w3 b0.05 torch steps=3 dump=1,2,3 dump-ranks=0 " CLIP_NORM,
+     &recipes[FIRST_CLIP_NORM]},
+    {"optim.clip-norm.accumulate.o2.w2", "Z14", judge_recipe,
+     "resnet8 O2 w2 b0.05 accumulate=3 steps=3 dump=1,2,3 dump-ranks=0 " CLIP_NORM,
+     &recipes[FIRST_CLIP_NORM]},
+    {"optim.clip-norm.bf16.o2.w2", "Z14", judge_recipe,
+     "resnet8 O2 bf16 w2 b0.05 steps=3 dump=1,2,3 dump-ranks=0 " CLIP_NORM,
+     &recipes[FIRST_CLIP_NORM]},
+    {"optim.clip-norm.skip.o2.w2", "Z14", judge_overflow,
+     "resnet8 O2 w2 b0.05 scale=dynamic steps=4 dump=1,2,3,4 dump-ranks=0 --init-scale=1024 "
+     "--overflow-at=2:1 " CLIP_NORM,
+     &recipes[FIRST_CLIP_NORM]},
 };
-
-static const struct recipe *no_bn_decay(void)
-{
-    int i = 0;
-    while (strcmp(recipes[i].name, "no-bn-decay") != 0) {
-        i++;
-    }
-    return &recipes[i];
-}
 
 /* Optimizers: runs that end or are refused, and the memory that moments take. */
 
@@ -388,29 +394,6 @@ void ls_recipes_cases(const ls_case_settings *settings, ls_case_list *list)
                 level, level, r->options);
         }
     }
-    const ls_row shortcut = {.requirement = "Z16", .judge = judge_recipe, .data = no_bn_decay()};
-    ls_rows_format(list, settings, &shortcut,
-                   "optim.no-bn-decay.resnet18.o2.w2: resnet18 O2 w2 b1 image=32 batch=8 steps=1 "
-                   "dump=1 dump-ranks=0 %s",
-                   no_bn_decay()->options);
-    LS_ROWS(list, settings, refused);
-    const ls_row norm = {.requirement = "Z14", .judge = judge_recipe, .data = &recipes[0]};
-    ls_rows_format(list, settings, &norm,
-                   "optim.clip-norm.torch.o0.w3: resnet8 O0 w3 b0.05 torch steps=3 dump=1,2,3 "
-                   "dump-ranks=0 %s",
-                   recipes[0].options);
-    ls_rows_format(list, settings, &norm,
-                   "optim.clip-norm.accumulate.o2.w2: resnet8 O2 w2 b0.05 accumulate=3 steps=3 "
-                   "dump=1,2,3 dump-ranks=0 %s",
-                   recipes[0].options);
-    ls_rows_format(list, settings, &norm,
-                   "optim.clip-norm.bf16.o2.w2: resnet8 O2 bf16 w2 b0.05 steps=3 dump=1,2,3 "
-                   "dump-ranks=0 %s",
-                   recipes[0].options);
-    const ls_row overflow = {.requirement = "Z14", .judge = judge_overflow, .data = &recipes[0]};
-    ls_rows_format(list, settings, &overflow,
-                   "optim.clip-norm.skip.o2.w2: resnet8 O2 w2 b0.05 scale=dynamic steps=4 "
-                   "dump=1,2,3,4 dump-ranks=0 --init-scale=1024 --overflow-at=2:1 %s",
-                   recipes[0].options);
+    LS_ROWS(list, settings, others);
     LS_ROWS(list, settings, ends);
 }
