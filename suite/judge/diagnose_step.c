@@ -31,22 +31,12 @@ static void one_step_early(ls_update_rule *rule)
     rule->step -= ls_update_counts_steps(rule->kind) && rule->step > 1;
 }
 
-static void no_correction(ls_update_rule *rule)
-{
-    rule->uncorrected = true;
-}
-
 static void other_decay(ls_update_rule *rule)
 {
     rule->l2 = !rule->l2;
     rule->kind = rule->kind == LS_UPDATE_ADAM    ? LS_UPDATE_ADAMW
                  : rule->kind == LS_UPDATE_ADAMW ? LS_UPDATE_ADAM
                                                  : rule->kind;
-}
-
-static void other_nesterov(ls_update_rule *rule)
-{
-    rule->nesterov = !rule->nesterov;
 }
 
 static void damped(ls_update_rule *rule)
@@ -87,33 +77,29 @@ static void other_ratio(ls_update_rule *rule)
     rule->nvlamb = !rule->nvlamb;
 }
 
-static void clipped_ratio(ls_update_rule *rule)
-{
-    rule->clip = true;
-}
-
-static void unclipped_ratio(ls_update_rule *rule)
-{
-    rule->clip = false;
-}
-
 /* A number of the rule, times a factor. */
 #define TIMES(member, by) .of = offsetof(ls_update_rule, member), .factor = by
+/* A flag of the rule. */
+#define SET(member, to) .flag = offsetof(ls_update_rule, member), .value = to
+#define NESTEROV "Nesterov's momentum where plain is asked for, or the other way round"
 
 static const struct {
     const char *text;
-    change *make; /* NULL: `factor` where `of` is not 0, and `mistake` */
-    size_t of;
+    change
+        *make; /* NULL: `factor` where `of` is not 0, `value` where `flag` is not, and `mistake` */
+    size_t of, flag;
     double factor;
+    bool value;
     ls_update_mistake mistake;
 } mistakes[] = {
     {"bias correction counts one step too many", one_step_late},
     {"bias correction counts one step too few", one_step_early},
-    {"no bias correction", no_correction},
+    {"no bias correction", SET(uncorrected, true)},
     {"weight decay is left out", TIMES(weight_decay, 0)},
     {"weight decay is applied twice", TIMES(weight_decay, 2)},
     {"decoupled and L2 weight decay are exchanged", other_decay},
-    {"Nesterov's momentum where plain is asked for, or the other way round", other_nesterov},
+    {NESTEROV, SET(nesterov, true)},
+    {NESTEROV, SET(nesterov, false)},
     {"dampening equal to momentum", damped},
     {"momentum is left out", TIMES(momentum, 0)},
     {"momentum, betas and eps are the defaults, not the requested values", default_constants},
@@ -124,8 +110,8 @@ static const struct {
     {"gradients are not clipped before the step", not_clipped},
     {"each tensor is clipped by its own norm, not by that of all", .mistake = LS_UPDATE_CLIP_EACH},
     {"the trust ratio of another rule", other_ratio},
-    {"the ratio is clipped (LARC, not LARS)", clipped_ratio},
-    {"the ratio is not clipped (LARS, not LARC)", unclipped_ratio},
+    {"the ratio is clipped (LARC, not LARS)", SET(clip, true)},
+    {"the ratio is not clipped (LARS, not LARC)", SET(clip, false)},
     {"eps stands inside the root", .mistake = LS_UPDATE_EPSILON_INSIDE},
     {"eps is added before the bias correction", .mistake = LS_UPDATE_EPSILON_FIRST},
     {"decoupled weight decay is not multiplied by the rate", .mistake = LS_UPDATE_DECAY_WITHOUT_LR},
@@ -228,6 +214,8 @@ ls_status ls_diagnose_step(const ls_dumpfile *file, const ls_update_rule *rule, 
             mistakes[i].make(&wrong);
         } else if (mistakes[i].of != 0) {
             *(double *)((char *)&wrong + mistakes[i].of) *= mistakes[i].factor;
+        } else if (mistakes[i].flag != 0) {
+            *(bool *)((char *)&wrong + mistakes[i].flag) = mistakes[i].value;
         }
         if (memcmp(&wrong, rule, sizeof wrong) != 0) {
             LS_TRY(fits(file, &wrong, &found));
