@@ -90,14 +90,12 @@ void ls_observe_report_live(const cJSON *verdict, const cJSON *all_verdicts, int
 /* The table of laws and hints, for a terminal of 80 columns. */
 void ls_observe_report_rules(FILE *to);
 
-/* observe_board.c: scalars for TensorBoard. Of NULL, all but begin do nothing. */
+/* Scalars for TensorBoard. Of NULL, all but begin do nothing. */
 typedef struct ls_observe_board ls_observe_board;
 /* Makes the folder `to`, and that of rank 0 in it. */
 ls_status ls_observe_board_begin(const char *to, ls_observe_board **out);
 /* The run's folder, whose jobs' events are read; it is to live as long. */
 void ls_observe_board_watch(ls_observe_board *board, const char *directory);
-/* Writes what has come, at most once a second. */
-void ls_observe_board_look(ls_observe_board *board);
 /* Writes the rest. False: not all could be written. */
 bool ls_observe_board_end(ls_observe_board *board);
 

@@ -71,11 +71,6 @@ void ls_judge_training_steps(const ls_record *job, ls_verdict *out);
 /* The second of them for one step and the one before it. */
 void ls_judge_training_skip(const ls_record_step *before, const ls_record_step *now, int rank,
                             ls_verdict *out);
-/* Comparing updates shows nothing where none was made: WEAK if a rank skipped every step; FAIL if
- * its losses are not finite then, or its scale has fallen below 1, or both begin after some taken
- * steps.
- */
-void ls_judge_training_taken(const ls_record *job, ls_verdict *out);
 
 /* The dynamic loss scale as the suite's own state machine (apex/amp/scaler.py, numerics.md section
  * 2.6). */

@@ -72,8 +72,6 @@ bool ls_collectives_names(const ls_record *job, int rank, const char *text, cons
  * say what. Fails, too, where a job on a GPU was not tried with the GPU's engine. */
 bool ls_collectives_ended_otherwise(const ls_case *row, const ls_record *job, ls_verdict *out);
 
-/* ---- collectives_rates.c --------------------------------------------------------------------- */
-
 /* The rates in every event follow from its bytes and its time, as nccl-tests has it. */
 void ls_collectives_rates(const ls_case *row, const ls_record *job, ls_verdict *out);
 /* So do the rows of the table that rank 0 prints where no events are asked for. */
