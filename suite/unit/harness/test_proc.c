@@ -10,7 +10,6 @@
 
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"
-#include "harness/process/fork_server.h"
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
 #include "suite/unit/caught.h"

@@ -6,7 +6,7 @@
 
 #include "harness/report/figures.h"
 #include "harness/report/page.h"
-#include "harness/report/files.h"
+#include "harness/report/page.h"
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/test_report_run.h"
 #include "suite/unit/run_suite.h"
