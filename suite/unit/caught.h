@@ -1,10 +1,11 @@
-/* What a call writes to stderr, as text. */
+/* What a call writes to stderr, and a shell command to stdout, as text. */
 #ifndef LS_UNIT_CAUGHT_H
 #define LS_UNIT_CAUGHT_H
 
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static FILE *caught_file;
@@ -39,6 +40,16 @@ static inline const char *caught_lines(void)
     const char *text = caught_text();
     const char *begin = strstr(text, ": ");
     return begin == NULL ? text : begin + 2;
+}
+
+/* text[bytes] gets its standard output; returns its exit code, or 128 and the signal. */
+static inline int shell_says(const char *command, char *text, size_t bytes)
+{
+    FILE *pipe = popen(command, "r");
+    ck_assert_ptr_nonnull(pipe);
+    text[fread(text, 1, bytes - 1, pipe)] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 #endif

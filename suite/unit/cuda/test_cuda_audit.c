@@ -5,7 +5,7 @@
 #include "suite/unit/run_suite.h"
 #include "emulated_run.h"
 #include "use_emulation.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 
 /* These runs cover all kinds of operations, and all types. */
 static const char *const runs[] = {

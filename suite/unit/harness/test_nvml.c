@@ -24,7 +24,6 @@
 #include "suite/unit/golden.h"
 #include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
-#include "suite/unit/shell.h"
 
 /* ---- our declarations against the library's header, where there is one ----------------------- */
 

@@ -4,7 +4,7 @@
 #include "suite/unit/cuda/emulated_run.h"
 #include "suite/unit/run_suite.h"
 #include "audit_bench.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 
 /* ---- wrong elements -------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #include "kernels/core/text.h"
 #include "suite/detect/detect_internal.h"
 #include "suite/unit/run_suite.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 
 typedef struct row {
     const char *verdict, *cause; /* of the case; NULL: the run left none */

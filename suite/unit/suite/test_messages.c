@@ -5,7 +5,7 @@
 #include "kernels/core/usage.h"
 #include "kernels/core/status.h"
 #include "suite/unit/run_suite.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 #include "suite_fake.h"
 #include "harness/process/proc.h"
 #include "kernels/core/clock.h"

@@ -24,7 +24,7 @@
 #include "suite/observe/observe.h"
 #include "suite/unit/junit_read.h"
 #include "suite/unit/run_suite.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 
 enum { SAID_BYTES = 1 << 16, WORDS_MAX = 40 };
 

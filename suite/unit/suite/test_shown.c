@@ -5,7 +5,7 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 #include "suite/unit/golden.h"
-#include "suite/unit/shell.h"
+#include "suite/unit/caught.h"
 
 /* An interpreter that has PyTorch, as it says, and trains with steps of that "ms". */
 static int run_versus(const char *environment, const char *only, const char *ms, char *said,
