@@ -981,7 +981,9 @@ class Models:
 
     def _leave_own_train(self, note, args, kwargs, result, error):
         """What the first train() of a model froze: one of its modules does that by its own."""
-        model, params = note or (None, ())
+        if note is None:
+            return
+        model, params = note
         names = [e.name for e, p in params if not p.requires_grad]
         step, at = self.hub.steps.now.number, self.hub.places.here()
         if names and step > 1 and not model.said_froze:

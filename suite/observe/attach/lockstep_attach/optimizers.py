@@ -568,7 +568,8 @@ class Optimizers:
         versions = [p._version for p in params[:MARKS] if not p.is_inference()]
         moved = entry.versions not in (None, versions)
         entry.versions = versions
-        if moved or any(p.grad is not None for p in params):
+        # state: fused optimizers of other packages may read gradients elsewhere than in .grad
+        if moved or getattr(optimizer, "state", None) or any(p.grad is not None for p in params):
             entry.graded = True
         elif any(call["call"] == "backward" for call in self.hub.steps.now.calls):
             entry.bare += any(p.requires_grad for p in params)
