@@ -1,9 +1,11 @@
-/* Whether the data are split alike on all ranks and divided once: among the ranks, and among the
- * workers of a loader that read a stream. */
+/* What is divided among ranks. Whether the data are split alike on all ranks and divided once:
+ * among the ranks, and among the workers of a loader that read a stream. Whether ranks keep equal
+ * what they hold in common of a model in parts. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/core/text.h"
+#include "suite/observe/trace/by_hand.h"
 #include "suite/observe/trace/calls.h"
 #include "suite/observe/trace/pass.h"
 #include "suite/observe/trace/job.h"
@@ -160,4 +162,182 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
     ls_verdict_pass(&out->verdict, passes + streams,
                     "nothing is divided twice in %d passes, or read by %s", passes,
                     streams > 0 ? "each worker" : "each of several workers");
+}
+
+/* ---- models in parts ------------------------------------------------------------------------- */
+
+static const ls_tol most_elements =
+    LS_TOL(64, "elements of what ranks tell each other within steps (losses, counts, flags): more "
+               "may be what is trained, or what experts exchange");
+
+/* Whether the data are divided among all ranks and the script moves nothing large between them
+ * within steps: then all ranks that hold the same part of the model are replicas. */
+static bool divides_data_alone(const ls_observe_trace *trace)
+{
+    for (int k = 0; k < trace->world; k++) {
+        const ls_event *pass = ls_pass_trained(&trace->rank[k], 0);
+        if (pass == NULL || !ls_pass_is_divided(pass, trace->world)) {
+            return false;
+        }
+        ls_trace_each_call_of(walk, &trace->rank[k]) {
+            bool last = walk.step_index + 1 >= trace->rank[k].step_count; /* behind the training */
+            if (walk.call->kind == LS_CALL_COLLECTIVE && !last &&
+                ls_event_int(walk.call->json, elements, 0) > most_elements.value) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* What the rank holds of that part before that step, or NULL. */
+static const ls_event *find_part(const ls_observe_rank *rank, const ls_event *part, int64_t step)
+{
+    const ls_event *one;
+    ls_event_each(one, ls_trace_events(rank, parts)) {
+        if (ls_event_same(one, part, part) && ls_event_integer(one, step, 0) == step &&
+            ls_event_int(one, optimizer, -1) == ls_event_int(part, optimizer, -1) &&
+            ls_event_int(one, count, 0) == ls_event_int(part, count, 0)) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Parts that two ranks begin with in common, to the bit, and then hold with other values. */
+bool ls_parts_judge_models(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *part, *first, *other, *other_first;
+    ls_event_each(part, ls_trace_events(&trace->rank[0], parts)) {
+        int64_t step = ls_event_integer(part, step, 0);
+        first = find_part(&trace->rank[0], part, 1);
+        for (int k = 1; k < trace->world && step > 1 && first != NULL; k++) {
+            other_first = find_part(&trace->rank[k], part, 1);
+            other = find_part(&trace->rank[k], part, step);
+            if (other_first == NULL || !ls_event_same(first, other_first, bits) || other == NULL ||
+                ls_event_same(part, other, bits) || !divides_data_alone(trace)) {
+                continue;
+            }
+            bool whole = strcmp(ls_event_text(part, part, ""), "whole") == 0;
+            const ls_event *optimizer =
+                ls_job_optimizer(&trace->rank[0], ls_event_int(part, optimizer, -1));
+            ls_finding_set(
+                out, LS_FAIL, ls_event_text(optimizer, at, ""),
+                whole ? "parameters that came to the model behind fully_shard, or that it was told "
+                        "to ignore: nothing reduces their gradients"
+                      : "the mesh that the model is sharded over leaves ranks out: nothing reduces "
+                        "gradients between those that hold the same part",
+                whole ? "add them before fully_shard(), or reduce their gradients before the step"
+                      : "shard over a mesh of all ranks that the data are divided among: "
+                        "(\"replicate\", \"shard\")",
+                "before step %lld ranks 0 and %d hold other values in %d parameters (%.60s) that "
+                "they began with in common, and the data are divided among all %d ranks",
+                (long long)step, k, ls_event_int(part, count, 0), ls_event_text(part, part, ""),
+                trace->world);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A sample that all ranks have: whether it is the same on all; -1: not all have it. */
+static int is_same(const ls_samples *samples, const char *group, const char *name)
+{
+    const ls_dumpfile_entry *first = ls_samples_find(samples->file[0], group, name, NULL);
+    bool same = true;
+    for (int k = 1; k < samples->world; k++) {
+        const ls_dumpfile_entry *other = ls_samples_find(samples->file[k], group, name, NULL);
+        if (first == NULL || other == NULL) {
+            return -1;
+        }
+        same = same && ls_dumpfile_equal(first, other);
+    }
+    return first == NULL ? -1 : same;
+}
+
+/* What the script multiplies the gradient by that autograd gave; NaN: no one factor. */
+static double multiple_of(const ls_samples *samples, int rank, const char *name)
+{
+    ls_values own = ls_samples_read(samples->file[rank], "local", name, NULL);
+    ls_values used = ls_samples_read(samples->file[rank], "used", name, NULL);
+    double product = 0, square = 0;
+    for (int64_t i = 0; i < own.count && i < used.count; i++) {
+        product += own.v[i] * used.v[i];
+        square += own.v[i] * own.v[i];
+    }
+    ls_samples_free(&own);
+    ls_samples_free(&used);
+    return square > 0 ? product / square : NAN;
+}
+
+static bool has_gradient(const ls_samples *samples, const char *name)
+{
+    ls_values own = ls_samples_read(samples->file[0], "local", name, NULL);
+    bool some = own.v != NULL && !ls_samples_zero(&own) && !ls_samples_overflow(&own);
+    ls_samples_free(&own);
+    return some;
+}
+
+static void fail_replicated(const ls_samples *samples, ls_job_names *names, const char *first,
+                            bool made, ls_observe_finding *out)
+{
+    const ls_observe_step *step = samples->step[0], *last = samples->step[samples->world - 1];
+    int clip = ls_trace_find(step, LS_CALL_CLIP, 0), other = ls_trace_find(last, LS_CALL_CLIP, 0);
+    double a = clip < 0 ? NAN : ls_event_number(step->call[clip].json, norm, NAN);
+    double b = other < 0 ? NAN : ls_event_number(last->call[other].json, norm, NAN);
+    const char *advice =
+        "sum the squares of the norm over the ranks, those of replicated parameters "
+        "once, so that all ranks have one factor";
+    ls_verdict_fail(&out->verdict,
+                    "step %lld: the ranks hold equal values and %s equal gradients of %d "
+                    "parameters, and step by different ones: %s",
+                    (long long)samples->number, made ? "make" : "share", names->count,
+                    ls_job_names_text(names));
+    if (a == a && b == b && a != b) {
+        ls_verdict_cause(&out->verdict,
+                         "each rank clips by the norm of what it holds, %.6g and %.6g: replicated "
+                         "parameters are scaled differently, and drift apart",
+                         a, b);
+        ls_finding_blame(out, step->call[clip].at, "%s", advice);
+        return;
+    }
+    if (made) {
+        ls_verdict_cause(&out->verdict,
+                         "between backward and step each rank changes them by itself: times %.6g "
+                         "on rank 0, %.6g on rank %d: by a norm of what it holds, or numbers it "
+                         "drew",
+                         multiple_of(samples, 0, first),
+                         multiple_of(samples, samples->world - 1, first), samples->world - 1);
+    } else {
+        ls_verdict_cause(&out->verdict, "behind the reduction each rank multiplies them by a "
+                                        "number of its own: by a norm of what it holds");
+    }
+    ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
+}
+
+/* A model that the script divides by itself: what is equal on all ranks before a step, and gets
+ * equal gradients there, of each rank's own or by a reduction, is replicated, and stays equal. */
+bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_samples_each(samples, trace, 0, out->verdict.code != LS_FAIL, out) {
+        ls_job_names names = {0};
+        const char *first = NULL;
+        bool made = false;
+        for (int i = 0; i < trace->rank[0].tensor_count && samples.count == trace->world; i++) {
+            const char *name = trace->rank[0].tensor[i].name;
+            bool own = is_same(&samples, "local", name) == 1;
+            if (is_same(&samples, "param", name) == 1 &&
+                (own || ls_by_hand_is_scaled(&samples, name)) &&
+                is_same(&samples, "used", name) == 0 && is_same(&samples, "next", name) == 0 &&
+                has_gradient(&samples, name)) {
+                first = first == NULL || (own && !made) ? name : first;
+                made = made || own;
+                ls_job_add_name(&names, name);
+            }
+        }
+        if (names.count > 0) {
+            fail_replicated(&samples, &names, first, made, out);
+        }
+    }
+    return out->verdict.code == LS_FAIL;
 }

@@ -66,6 +66,11 @@ void ls_thrown_judge_cleared(const ls_observe_trace *trace, int rank, ls_observe
 bool ls_own_scale(const ls_observe_trace *trace);
 bool ls_own_scale_judge(const ls_observe_trace *trace, ls_observe_finding *out);
 
+/* parts.c: what ranks hold in common of a model whose parts they divide, by a library or the
+ * script; true: it fails. */
+bool ls_parts_judge_models(const ls_observe_trace *trace, ls_observe_finding *out);
+bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out);
+
 /* split.c: why replicas that were equal hold different values after a step. */
 /* Two ranks that differ after a step. */
 typedef struct ls_split {
