@@ -2,16 +2,16 @@
 # `make help` lists the targets. The main job is `make bench NGPUS=8`.
 
 # ---- values of the command line and the environment --------------------------------------------
-# A value is text: $(...) in it is not expanded. Variables of suite/make/TARGET.def reach a program in the
-# environment, never in the text of a command. All others become parts of commands, so a character that a
+# A value is text: $(...) in it is not expanded. Variables of suite/make/variables.def reach a program in
+# the environment, never in the text of a command. All others become parts of commands, so a character that a
 # shell or make interprets is refused.
 comma := ,
 literal = $(eval $(if $(filter $(1),$(GIVEN) $(KNOWN)),override) export $(1) := $$(value $(1)))
 IN_COMMANDS := BUILD PREFIX DESTDIR DEPS V PLANTS CUDA_ARCH OPTIMISE SANITIZE CPPFLAGS CFLAGS CXXFLAGS LDFLAGS
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 $(foreach name,$(GIVEN),$(call literal,$(name)))
-known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\),.*/\1/p' suite/make/$(1).def)
-KNOWN := $(filter-out $(IN_COMMANDS),$(call known,*))
+known = $(shell sed -n 's/^LS_VARIABLE.\([A-Z_]*\), "\([^"]* \)\{0,1\}$(1)[" ].*/\1/p' suite/make/variables.def)
+KNOWN := $(filter-out $(IN_COMMANDS),$(call known,[a-z-]*))
 INHERITED := $(foreach name,$(sort $(IN_COMMANDS) $(KNOWN)),$(if $(findstring environment,$(origin $(name))),$(name)))
 $(foreach name,$(INHERITED),$(call literal,$(name)))
 define newline
@@ -310,10 +310,10 @@ include suite/emulation/emulation.mk
 .SECONDARY:
 
 # ---- the jobs people run -----------------------------------------------------------------------
-# suite/make/TARGET.def lists the variables that a target takes. given: those of make's command line,
-# and those of the environment that the list contains. with_given: a command with NAME=value arguments.
+# suite/make/variables.def lists the variables that a target takes. given: those of make's command line,
+# and those of the environment that the list has for it. with_given: a command with NAME=value arguments.
 given = $(filter-out $(IN_COMMANDS),$(GIVEN)) $(filter $(call known,$(1)),$(INHERITED))
-checked = @sh harness/variables.sh suite/make/$(1).def $(call given,$(1))
+checked = @sh harness/variables.sh suite/make/variables.def $(1) $(call given,$(1))
 with_given = $(call checked,$(1)) -- $(2)
 set_up = @LS_BUILD=$(BUILD) sh harness/setup.sh
 build = +@$(MAKE) --no-print-directory -s -j$$(nproc)
@@ -347,7 +347,7 @@ conform:
 		$(call flag,FAIL_EARLY,fail-early) $(call flag,OVERWRITE,overwrite) \
 		$(if $(GATE)$(SUBJECT),$(call option,GATE,gate),--gate manners) $(call flag,DRYRUN,list)
 
-# DIRS becomes words of the command: merge.def lets pass no character that a shell interprets.
+# DIRS becomes words of the command: variables.def lets pass no character that a shell interprets.
 merge:
 	$(call checked,merge)
 	$(build) $(BUILD)/lockstep
@@ -382,7 +382,7 @@ compare:
 		$(call option,ONLY,only) $(call option,OUT,out)
 
 gpu-check:
-	$(call with_given,gpu_check,sh suite/make/gpu_check.sh $(BUILD) $(if $(DEPS),DEPS=$(DEPS)))
+	$(call with_given,gpu-check,sh suite/make/gpu_check.sh $(BUILD) $(if $(DEPS),DEPS=$(DEPS)))
 
 peers:
 	$(call checked,peers)
@@ -421,8 +421,8 @@ help:
 #: make dist | install  relocatable tarball | copy to PREFIX (/usr/local)
 #: make clean           remove build/ (results stay)
 #:
-#: suite/make/*.def lists the variables of each target, `build/lockstep bench
-#: --help` those of bench. On a failure make ends with 2 and prints `Error N`
+#: suite/make/variables.def lists the variables of each target, `build/lockstep
+#: bench --help` those of bench. On a failure make ends with 2 and prints `Error N`
 #: with the program's own exit code.
 
 # ---- for developers ----------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Checks values against a table of LS_VARIABLE rows before anything is installed, built or written. For an unknown
-# name or a wrong value it prints a line with the nearest known name or the allowed values and exits with 2.
+# Checks values against the rows that a table of LS_VARIABLE has for a target, before anything is installed, built or
+# written. For an unknown name or a wrong value it prints a line with the nearest known name or the allowed values and
+# exits with 2.
 # A name without a value has that of the environment. After `--` comes a command, which is run with NAME=value arguments.
 #
-#   harness/variables.sh TABLE NAME|NAME=value... [-- COMMAND...]
+#   harness/variables.sh TABLE TARGET NAME|NAME=value... [-- COMMAND...]
 set -eu
-table=$1
-shift
+table=$1 target=$2
+shift 2
 pairs=0
 left=$#
 while [ "$left" -gt 0 ] && [ "$1" != -- ]; do # each pair goes to the end, behind the command
@@ -23,7 +24,7 @@ done
 [ "$left" -eq 0 ] || { shift && left=$((left - 1)); }
 (
     shift "$left"
-    awk -v table="$table" '
+    awk -v table="$table" -v target=" $target " '
 function smallest(a, b, c) { a = b < a ? b : a; return c < a ? c : a }
 function distance(s, t,    i, j, d) { # Levenshtein
     for (i = 0; i <= length(s); i++) d[i, 0] = i
@@ -36,11 +37,11 @@ function distance(s, t,    i, j, d) { # Levenshtein
 }
 BEGIN {
     while ((getline line < table) > 0) {
-        if (line !~ /^LS_VARIABLE\(/) continue
-        name = line; sub(/^LS_VARIABLE\(/, "", name); sub(/,.*/, "", name)
         split(line, part, /"/)
-        gsub(/\\\\/, "\\", part[2])
-        pattern[name] = part[2]; words[name] = part[4]; names[++count] = name
+        if (line !~ /^LS_VARIABLE\(/ || !index(" " part[2] " ", target)) continue
+        name = line; sub(/^LS_VARIABLE\(/, "", name); sub(/,.*/, "", name)
+        gsub(/\\\\/, "\\", part[4])
+        pattern[name] = part[4]; words[name] = part[6]; names[++count] = name
     }
     for (k = 1; k < ARGC; k++) {
         name = ARGV[k]; sub(/=.*/, "", name)

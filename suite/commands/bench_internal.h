@@ -13,7 +13,7 @@
 #include "kernels/core/status.h"
 #include "suite/run/run.h"
 
-/* The variables of `make bench`, from bench.def: NAME=value arguments with their checks. */
+/* The variables of `make bench`, from variables.def: NAME=value arguments with their checks. */
 typedef struct ls_variables {
     cJSON *value; /* {"NGPUS":"8", ...}: text as given */
 } ls_variables;

@@ -11,10 +11,8 @@ printf '| command | what it does |\n|---|---|\n'
 printf '\n| variable | values | what | targets |\n|---|---|---|---|\n'
 awk -F '"' '/^LS_VARIABLE/ {
     name = $1; gsub(/LS_VARIABLE\(|, *$/, "", name)
-    target = FILENAME; gsub(/.*\/|\.def$/, "", target); sub(/_/, "-", target)
-    row = "| `" name "` | " $4 " | " $6
+    target = $2; gsub(/ /, ", ", target)
+    row = "| `" name "` | " $6 " | " $8
     gsub(/[<*]/, "\\\\&", row)
-    if (!(row in targets)) order[++rows] = row
-    targets[row] = targets[row] (targets[row] == "" ? "" : ", ") target
-}
-END { for (i = 1; i <= rows; i++) print order[i] " | " targets[order[i]] " |" }' suite/make/*.def
+    print row " | " target " |"
+}' suite/make/variables.def

@@ -7,26 +7,34 @@
 #include "kernels/core/log.h"
 #include "kernels/core/usage.h"
 
-#define LS_VARIABLE(name, pattern, words, text) {#name, "^(" pattern ")$", words, text},
+#define LS_VARIABLE(name, targets, pattern, words, text) \
+    {#name, targets, "^(" pattern ")$", words, text},
 static const struct variable {
-    const char *name, *pattern, *words, *text;
+    const char *name, *targets, *pattern, *words, *text;
 } variable[] = {
-#include "suite/make/bench.def"
+#include "suite/make/variables.def"
 };
 #undef LS_VARIABLE
 
 enum { COUNT = sizeof variable / sizeof *variable };
 
+static bool is_of_bench(const struct variable *v)
+{
+    return strstr(v->targets, "bench") != NULL;
+}
+
 static ls_status unknown(const char *argument)
 {
     const char *names[COUNT];
+    int count = 0;
     for (int i = 0; i < COUNT; i++) {
-        names[i] = variable[i].name;
+        names[count] = variable[i].name;
+        count += is_of_bench(&variable[i]);
     }
     LS_TEXT(name, 64, "%.*s", (int)strcspn(argument, "="), argument);
     bool variable_given = strchr(argument, '=') != NULL && argument[0] != '-';
     char hint[160];
-    ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, COUNT,
+    ls_text_suggest(hint, sizeof hint, name + strspn(name, "-"), names, count,
                     variable_given ? "`lockstep bench --help` lists all"
                                    : "allowed: NAME=value, --budget, --dry-run, --help");
     return ls_log_fail(LS_ERR_USAGE, "%s '%s'; %s",
@@ -39,7 +47,8 @@ static ls_status check(const char *argument, cJSON *values)
     size_t length = equal == NULL ? strlen(argument) : (size_t)(equal - argument);
     for (int i = 0; i < COUNT; i++) {
         const struct variable *v = &variable[i];
-        if (strlen(v->name) != length || strncmp(v->name, argument, length) != 0) {
+        if (!is_of_bench(v) || strlen(v->name) != length ||
+            strncmp(v->name, argument, length) != 0) {
             continue;
         }
         regex_t pattern;
@@ -118,8 +127,10 @@ int ls_variables_numbers(const ls_variables *variables, const char *name, double
 void ls_variables_help(void)
 {
     for (int i = 0; i < COUNT; i++) {
-        LS_TEXT(name, 64, "  %s", variable[i].name);
-        LS_TEXT(text, 200, "%s (%s)", variable[i].text, variable[i].words);
-        ls_usage_entry(stdout, name, text);
+        if (is_of_bench(&variable[i])) {
+            LS_TEXT(name, 64, "  %s", variable[i].name);
+            LS_TEXT(text, 200, "%s (%s)", variable[i].text, variable[i].words);
+            ls_usage_entry(stdout, name, text);
+        }
     }
 }

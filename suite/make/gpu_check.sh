@@ -4,17 +4,17 @@
 # folder of its own; report.md contains all parts that were run. What cannot be done has a row that says why; what a part
 # has no time for is skipped. Exit code: 0 no row failed, 1 one did, 2 usage, 3 no GPU or no build.
 #
-#   suite/make/gpu_check.sh BUILD [NAME=value...]      names: suite/make/gpu_check.def
+#   suite/make/gpu_check.sh BUILD [NAME=value...]      names: suite/make/variables.def
 #
 # LS_LIB_DIR=build/emulated/lib tries the script itself on a GPU emulated on the CPU (small ARCH, IMAGE_SIZE, ...).
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:?usage: suite/make/gpu_check.sh BUILD [NAME=value...]}
 shift
-sh "$here/harness/variables.sh" "$here/suite/make/gpu_check.def" "$@" || exit 2
+sh "$here/harness/variables.sh" "$here/suite/make/variables.def" gpu-check "$@" || exit 2
 PART= OUT= DEPS= PYTHON= ARCH=resnet50 IMAGE_SIZE=224 BATCH=256 BATCHES=64,100,128,192,250,256,384,512
 STEPS=40 CASES= LIMIT_S=460
-for pair in "$@"; do # the names are those of gpu_check.def
+for pair in "$@"; do # the names are those of variables.def
     value=${pair#*=}
     eval "${pair%%=*}=\$value"
 done
