@@ -43,12 +43,7 @@ static inline void open_comm(peer *self, const char *name, bool one_host, double
 static inline peer open_peer(const char *engine, int rank, int world, int port, double timeout_s)
 {
     peer self = {.rank = rank, .world = world};
-    ls_store_options where = {.rank = rank,
-                              .world = world,
-                              .address = "127.0.0.1",
-                              .port = port,
-                              .run_id = "test_comm",
-                              .timeout_s = timeout_s};
+    ls_store_options where = world_store(rank, world, port, timeout_s);
     RANK_CHECK(ls_store_open(&where, &self.store) == LS_OK);
     bool self_engine = strcmp(engine, "self") == 0, one_host = strcmp(engine, "gloo") == 0;
     RANK_CHECK(ls_comm_load(self_engine ? "self" : "gloo", &self.api) == LS_OK);
@@ -59,10 +54,12 @@ static inline peer open_peer(const char *engine, int rank, int world, int port, 
     return self;
 }
 
-static inline void close_peer(peer *self)
+/* 0, the exit code of a rank that is done. */
+static inline int close_peer(peer *self)
 {
     self->api->close(self->comm);
     ls_store_close(self->store, 5.0);
+    return 0;
 }
 
 /* ---- exact data ----------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
  * exact; both transports alike. */
 #include "kernels/core/half.h"
 #include "kernels/core/rng.h"
-#include "reference/comm/exercise.h"
 #include "suite/unit/run_suite.h"
 #include "comm_peer.h"
 
@@ -38,8 +37,7 @@ static int all_operations(int rank, int world, int port, void *engine)
     one_reduction(&self, LS_COMM_ALL_REDUCE, LS_COMM_MIN, LS_I32, 300007, 0, 0);
     one_operation(&self, LS_COMM_ALL_TO_ALL, LS_F32, 100003, 1, 0);
     RANK_CHECK(self.api->poll(self.comm) == LS_OK);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 LOOP_TEST(every_operation, 4 * ENGINES)
@@ -204,8 +202,7 @@ static int refused(int rank, int world, int port, void *engine)
         RANK_CHECK(handle.number == i);
         RANK_CHECK(self.api->wait(self.comm, &handle, NULL) == LS_OK);
     }
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 LOOP_TEST(what_no_engine_begins, 4)
@@ -248,8 +245,7 @@ static int factor_on_the_way(int rank, int world, int port, void *engine)
         free(plain);
         free(scaled);
     }
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 RANGE_TEST(factors, 2 * ENGINES, 4 * ENGINES)
@@ -312,8 +308,7 @@ static int both_ways(int rank, int world, int port, void *engine)
         }
     }
     self.api->close(other);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 RANGE_TEST(transports_agree, 2, 6)
@@ -341,8 +336,7 @@ static int forbidden(int rank, int world, int port, void *engine)
                              .timeout_s = 20.0,
                              .one_host = true};
     RANK_CHECK(self.api->open(&wrong, &comm) == LS_ERR_USAGE);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 TEST(shared_memory_forbidden)

@@ -48,8 +48,7 @@ static int overlapping(int rank, int world, int port, void *engine)
         RANK_CHECK(token[0] == 0 && token[2] == 0);
     }
     one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 99, 0, 0);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 TEST(order_is_kept)
@@ -182,8 +181,7 @@ static int aborting(int rank, int world, int port, void *engine)
         RANK_CHECK(self.api->begin(self.comm, &op, NULL, &handle) == LS_ERR_PEER_LOST);
     }
     RANK_CHECK(ls_store_barrier(self.store, "end", 10.0) == LS_OK);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 LOOP_TEST(abort_ends_waits, ENGINES)
@@ -278,8 +276,7 @@ static int reducing(int rank, int world, int port, void *context)
     peer self = open_peer("gloo over TCP", rank, world, port, 10.0);
     one_operation(&self, LS_COMM_ALL_REDUCE, LS_F32, 999, 0, 0);
     one_operation(&self, LS_COMM_BROADCAST, LS_I64, 5, 0, 1);
-    close_peer(&self);
-    return 0;
+    return close_peer(&self);
 }
 
 LOOP_TEST(intruders_stay_outside, 9)
@@ -313,12 +310,7 @@ static int silent(int rank, int world, int port, void *context)
     ls_store *store = NULL;
     ls_comm *comm = NULL;
     const ls_comm_api *api = NULL;
-    ls_store_options where = {.rank = rank,
-                              .world = world,
-                              .address = "127.0.0.1",
-                              .port = port,
-                              .run_id = "test_comm",
-                              .timeout_s = 10};
+    ls_store_options where = world_store(rank, world, port, 10);
     (void)context;
     RANK_CHECK(ls_store_open(&where, &store) == LS_OK);
     if (rank == 0) {

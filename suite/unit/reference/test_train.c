@@ -275,12 +275,7 @@ static int agreeing(int rank, int world, int port, void *context)
     (void)context;
     static ls_trainer t;
     ls_backend_api table = {.engines_export = export_engines, .engines_import = import_engines};
-    ls_store_options where = {.rank = rank,
-                              .world = world,
-                              .address = "127.0.0.1",
-                              .port = port,
-                              .run_id = "agree",
-                              .timeout_s = 20};
+    ls_store_options where = world_store(rank, world, port, 20);
     t.world = (ls_world){.rank = rank, .world = world};
     t.device.api = &table;
     RANK_CHECK(ls_agree_on(&t, "alone", (uint64_t)rank) == LS_OK); /* no store: nothing to ask */
