@@ -61,6 +61,21 @@ static void work_runs_late(int late)
     setenv("LS_EMULATED_LATE", late ? "1" : "0", 1);
 }
 
+/* It ends as the other subject does after one step on the batch of that number. */
+static void expect_result(ls_kernel_subject *s, ls_kernel_subject *expected, uint64_t number)
+{
+    wait(s);
+    expect_batch(expected, number);
+    ck_assert(plan_same(s, expected));
+}
+
+static void expect_step(ls_kernel_subject *s, int place, ls_kernel_subject *expected,
+                        uint64_t number)
+{
+    step_loaded(s, place);
+    expect_result(s, expected, number);
+}
+
 LOOP_TEST(places_hold_batches, 2)
 {
     work_runs_late(_i);
@@ -71,17 +86,9 @@ LOOP_TEST(places_hold_batches, 2)
     load(&s, 1, 12);
     step_loaded(&s, 1);
     load(&s, 1, 13); /* the step may still be running */
-    wait(&s);
-    expect_batch(&expected, 12);
-    ck_assert(plan_same(&s, &expected));
-    step_loaded(&s, 0);
-    wait(&s);
-    expect_batch(&expected, 11);
-    ck_assert(plan_same(&s, &expected));
-    step_loaded(&s, 1);
-    wait(&s);
-    expect_batch(&expected, 13);
-    ck_assert(plan_same(&s, &expected));
+    expect_result(&s, &expected, 12);
+    expect_step(&s, 0, &expected, 11);
+    expect_step(&s, 1, &expected, 13);
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
 }
@@ -97,10 +104,7 @@ TEST(places_are_counted)
     ck_assert_int_eq(s.api->batch_slots(s.plan, 0, &format), LS_ERR_USAGE);
     ck_assert_int_eq(s.api->batch_slots(s.plan, 3, &format), LS_OK);
     load(&s, 2, 14);
-    step_loaded(&s, 2);
-    wait(&s);
-    expect_batch(&expected, 14);
-    ck_assert(plan_same(&s, &expected));
+    expect_step(&s, 2, &expected, 14);
     s.target[1] = 7;
     ck_assert_int_eq(s.api->batch_load(s.plan, 0, s.input, s.target), LS_ERR_USAGE);
     plan_refuses_targets(&s);
@@ -139,10 +143,7 @@ LOOP_TEST(places_hold_bytes, 2)
     ck_assert_int_eq(s.api->plan_forward(s.plan, s.stream, s.input, s.target), LS_ERR_USAGE);
     ck_assert_int_eq(s.api->batch_slots(s.plan, 2, &floats), LS_OK);
     load(&s, 0, 15);
-    step_loaded(&s, 0);
-    wait(&s);
-    expect_batch(&expected, 15);
-    ck_assert(plan_same(&s, &expected));
+    expect_step(&s, 0, &expected, 15);
     free(bytes);
     ls_kernel_subject_free(&s);
     ls_kernel_subject_free(&expected);
@@ -567,8 +568,4 @@ LOOP_TEST(sync_norm_is_one_batch, 2)
     pthread_barrier_destroy(&place.barrier);
 }
 
-int main(void)
-{
-    use_emulation();
-    return RUN_TESTS("cuda steps", .timeout_s = 120);
-}
+TEST_MAIN("cuda steps", .timeout_s = 120, .begin = use_emulation)
