@@ -10,7 +10,7 @@
 
 #include "kernels/core/path.h"
 #include "kernels/core/text.h"
-#include "suite/suite.h"
+#include "suite/run/run.h"
 
 /* One step of one rank; digests are numbers written as 16 digits. */
 typedef struct fake_step {
@@ -120,6 +120,15 @@ static inline ls_record fake_read(const char *folder)
     ls_record record;
     LS_ASSERT(ls_record_read(folder, LS_RECORD_STRICT, &record) == LS_OK);
     return record;
+}
+
+/* Those of all families; freed by ls_rows_free. */
+static inline ls_case_list fake_cases(void)
+{
+    ls_case_settings settings = {.seed = 7};
+    ls_case_list list = {0};
+    ls_cases_all(&settings, &list);
+    return list;
 }
 
 /* The row of that id, from all families. */

@@ -3,7 +3,6 @@
 #include "suite/cases/collectives/collectives.h"
 #include "suite/cases/rows.h"
 #include "suite/detect/detect_internal.h"
-#include "suite/run/run.h"
 #include "suite/observe/observe.h"
 #include "suite/judge/judges.h"
 #include "kernels/core/file.h"
@@ -12,14 +11,6 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 #include "reference/files/safetensors.h"
-
-static ls_case_list all(void)
-{
-    ls_case_settings settings = {.seed = 7, .bench = NULL};
-    ls_case_list list = {0, 0, NULL};
-    ls_cases_all(&settings, &list);
-    return list;
-}
 
 static ls_verdict judge(ls_case_judge *judge_it, const ls_case *row, const char *folder)
 {
@@ -54,7 +45,7 @@ static void free_cases(void)
 static ls_verdict judge_case(const char *id, const fake_step *rank0, const fake_step *rank1,
                              int count)
 {
-    cases = cases.count > 0 ? cases : all();
+    cases = cases.count > 0 ? cases : fake_cases();
     const ls_case *row = fake_case(&cases, id);
     ck_assert_ptr_nonnull(row);
     return judge_ranks(row->judge, row, rank0, count, rank1, count);
@@ -135,7 +126,7 @@ TEST(a_pair_that_differs_in_one_bit_fails)
 {
     char a[64], b[64];
     fake_step other[6];
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     const ls_case *row = fake_case(&list, "ddp.world1.o0");
     ck_assert_ptr_nonnull(row);
     for (int fault = 0; fault < 5; fault++) {
@@ -225,7 +216,7 @@ TEST(a_killed_rank_must_be_named_and_the_others_leave_with_10)
                   {"killed", 1, 11, 10, LS_FAIL}, {"killed", 1, 9, 0, LS_FAIL},
                   {"killed", 1, 9, 137, LS_FAIL}, {"done", -1, 0, 0, LS_WEAK},
                   {"failed", 1, 0, 10, LS_FAIL}};
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     const ls_case *row = fake_case(&list, "launch.kill.rank1");
     ck_assert_ptr_nonnull(row);
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) {
@@ -303,9 +294,7 @@ TEST(every_optimizer_has_cases_of_jobs_and_of_kernels)
 #include "kernels/optimizers.def"
 #undef LS_OPTIMIZER
     };
-    ls_case_settings settings = {.seed = 7};
-    ls_case_list list = {0, 0, NULL};
-    ls_cases_all(&settings, &list);
+    ls_case_list list = fake_cases();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         LS_TEXT(jobs, 60, "optim.%s.", names[i]);
         LS_TEXT(kernels, 60, "optim.kernel.%s.", names[i]);
@@ -350,7 +339,7 @@ TEST(a_planted_fault_may_name_a_bench)
 
 TEST(every_case_names_the_file_that_makes_it)
 {
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     const char *source = "";
     for (int i = 0; i < list.count; i++) {
         if (strcmp(source, list.row[i].source) == 0) {

@@ -1,8 +1,8 @@
 /* Which single changes a source offers, and the source with one of them. */
-#include "kernels/core/path.h"
-#include "kernels/core/text.h"
 #include "suite/mutate/mutate_parts.h"
+#include "suite/unit/harness/scratch.h"
 #include "suite/unit/run_suite.h"
+#include "suite/unit/caught.h"
 
 /* Every change of a text as "line: before -> after", one after the other. */
 static void list(const char *text, char *out, size_t bytes)
@@ -40,15 +40,14 @@ static const struct {
     {"int f(char *const *a, struct x *b)\n{\n    int c = *a, d = -1, *e = &b;\n}\n", "3: 1 -> 0\n"},
 };
 
-START_TEST(a_source_offers_its_changes)
+ROWS_TEST(a_source_offers_its_changes, source)
 {
     char found[1000];
     list(source[_i].text, found, sizeof found);
     ck_assert_str_eq(found, source[_i].changes);
 }
-END_TEST
 
-START_TEST(a_change_keeps_the_numbers_of_lines)
+TEST(a_change_keeps_the_numbers_of_lines)
 {
     static const char text[] = "void f(void)\n{\n    g(1,\n      2);\n    if (a) {\n    }\n}\n";
     ls_mutant_list found = {0};
@@ -62,7 +61,6 @@ START_TEST(a_change_keeps_the_numbers_of_lines)
     free(last);
     free(found.mutant);
 }
-END_TEST
 
 /* `lockstep mutate` in a tree whose Makefile and test stand for the product's. What could not be
  * built or run is no catch, and there is no score of nothing. */
@@ -81,11 +79,10 @@ static const struct run {
     {"exit 1", "cp", "", 3, "no test is mapped: no score"},
 };
 
-START_TEST(what_was_not_run_is_no_catch)
+ROWS_TEST(what_was_not_run_is_no_catch, runs)
 {
     const struct run *r = &runs[_i];
-    char folder[] = "/tmp/lockstep-mutants-XXXXXX", program[1024], command[4000], text[4000];
-    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char program[1024], command[4000], text[4000];
     ls_path_program(program, sizeof program);
     ls_text_put(
         command, sizeof command,
@@ -102,26 +99,11 @@ START_TEST(what_was_not_run_is_no_catch)
         "printf 'build/obj/x.c.o: x.c\\n\\tmkdir -p build/obj build/unit\\n\\t%s $< $@\\n"
         "programs:\\nbuild/unit/test_a: build/obj/x.c.o\\n\\tcp test $@\\n' >mutate/Makefile &&\n"
         "PATH=$PWD/bin:$PATH ./lockstep mutate --n 1 --out out 2>&1; echo code=$?",
-        folder, program, r->mapped, r->test, r->make);
-    FILE *from = popen(command, "r");
-    ck_assert_ptr_nonnull(from);
-    text[fread(text, 1, sizeof text - 1, from)] = '\0';
-    pclose(from);
+        scratch, program, r->mapped, r->test, r->make);
+    (void)shell_says(command, text, sizeof text);
     LS_TEXT(code, 32, "code=%d\n", r->code);
     ck_assert_msg(strstr(text, r->says) != NULL && strstr(text, code) != NULL, "'%s', %s: %s",
                   r->says, code, text);
-    ls_path_remove_tree(folder);
 }
-END_TEST
 
-int main(void)
-{
-    Suite *suite = suite_create("mutants");
-    TCase *tests = tcase_create("mutants");
-    tcase_add_loop_test(tests, a_source_offers_its_changes, 0, sizeof source / sizeof *source);
-    tcase_add_test(tests, a_change_keeps_the_numbers_of_lines);
-    tcase_add_loop_test(tests, what_was_not_run_is_no_catch, 0, sizeof runs / sizeof *runs);
-    tcase_set_timeout(tests, 120);
-    suite_add_tcase(suite, tests);
-    return run_suite(suite);
-}
+TEST_MAIN("mutants", .timeout_s = 120, .before = open_scratch, .after = close_scratch)

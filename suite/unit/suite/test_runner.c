@@ -4,7 +4,6 @@
 
 #include "suite/cases/rows.h"
 #include "suite/run/headline.h"
-#include "suite/run/run.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 #include "harness/process/proc.h"

@@ -8,14 +8,6 @@
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
 
-static ls_case_list all(void)
-{
-    ls_case_settings settings = {.seed = 7, .bench = NULL};
-    ls_case_list list = {0, 0, NULL};
-    ls_cases_all(&settings, &list);
-    return list;
-}
-
 /* Each job of the cases once, and the seconds of all on 2 cores. */
 static double list_jobs(const ls_case_list *cases, ls_matrix *jobs)
 {
@@ -41,7 +33,7 @@ TEST(every_list_names_cases_that_exist)
         ck_assert(ls_path_find(files[i], path, sizeof path));
         ls_select_list wanted = {0, 0, NULL};
         ck_assert_int_eq(ls_select_load(path, &wanted), LS_OK);
-        ls_case_list list = all();
+        ls_case_list list = fake_cases();
         ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
         ck_assert_int_ge(list.count, wanted.count);
         ls_matrix jobs;
@@ -74,7 +66,7 @@ TEST(a_claim_selects_its_cases)
 {
     ls_select_list claim = {0, 0, NULL};
     ck_assert_int_eq(ls_select_claim("ddp-o2", &claim), LS_OK);
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     ls_select_matching(&list, &claim);
     ck_assert_int_eq(lines_of("--claim ddp-o2"), list.count);
     int shared = lines_of("--claim ddp-o2 --shard 1/2");
@@ -91,7 +83,7 @@ TEST(every_case_is_in_some_claim)
 {
     ls_select_list claim = {0, 0, NULL};
     ck_assert_int_eq(ls_select_claim("all", &claim), LS_OK);
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     for (int c = 0; c < list.count; c++) {
         ck_assert_msg(ls_select_find(&claim, list.row[c].id) != NULL, "%s is in no claim",
                       list.row[c].id);
@@ -112,7 +104,7 @@ TEST(manners_are_requirements_of_refusals)
     ck_assert_int_eq(ls_select_manners(&manners), LS_OK);
     ck_assert_ptr_nonnull(ls_select_find(&manners, "Q8"));
     ck_assert_ptr_null(ls_select_find(&manners, "G1"));
-    ls_run run = {.cases = all(), .manners = manners};
+    ls_run run = {.cases = fake_cases(), .manners = manners};
     static const struct {
         const char *id;
         bool manners;
@@ -151,13 +143,13 @@ TEST(shares_are_whole_disjoint_and_even)
 {
     enum { SHARES = 3 };
     ls_select_list everything = {0, 0, NULL};
-    ls_case_list whole = all(), share[SHARES];
+    ls_case_list whole = fake_cases(), share[SHARES];
     int total = 0;
     double seconds = 0, most = 0;
     ls_matrix owner = {.count = 0};
     int *job_share = calloc((size_t)whole.count * LS_CASE_JOBS_MAX + 1, sizeof *job_share);
     for (int s = 0; s < SHARES; s++) {
-        share[s] = all();
+        share[s] = fake_cases();
         ck_assert_int_eq(ls_select_keep(&share[s], &everything, s, SHARES), LS_OK);
         total += share[s].count;
         ls_matrix jobs;
@@ -194,7 +186,7 @@ TEST(lists_keep_their_budget)
         char path[1024];
         ls_budget budget = {0, 0};
         ls_select_list wanted = {0, 0, NULL};
-        ls_case_list list = all();
+        ls_case_list list = fake_cases();
         ck_assert(ls_path_find(file[f], path, sizeof path));
         ck_assert_int_eq(ls_budget_read(path, &budget), LS_OK);
         ck_assert_double_gt(budget.seconds, 0);
@@ -213,7 +205,7 @@ TEST(lists_keep_their_budget)
  * job counted once. */
 TEST(a_budget_takes_requirements_first)
 {
-    ls_run run = {.cases = all(), .options = cJSON_CreateObject()};
+    ls_run run = {.cases = fake_cases(), .options = cJSON_CreateObject()};
     run.site = (ls_matrix_site){.cores = 2, .start_s = 1};
     ls_select_add(&run.claim, "*", "");
     int whole = run.cases.count, once = 0, requirements = 0;
@@ -263,7 +255,7 @@ TEST(a_name_that_fits_no_case_is_refused)
     ls_select_list wanted = {0, 0, NULL};
     ls_select_add(&wanted, "gradients.o2.w2.b0.1mb", "");
     ls_select_add(&wanted, "gradientz.*", "");
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_ERR_USAGE);
     ls_rows_free(&list);
     ls_select_free(&wanted);
@@ -278,7 +270,7 @@ TEST(a_renamed_family_is_found_by_its_old_name)
     ck_assert_str_eq(caught_text(),
                      "test_select: warning: told.end.* is named events.end.* since 0.2.0\n");
     ls_select_add(&wanted, "events.trace.*", "");
-    ls_case_list list = all();
+    ls_case_list list = fake_cases();
     ck_assert_int_eq(ls_select_keep(&list, &wanted, 0, 1), LS_OK);
     ck_assert_int_eq(list.count, 5);
     ck_assert_str_eq(wanted.line[0].reason, "why");

@@ -5,7 +5,6 @@
 
 #include "suite/cases/rows.h"
 #include "suite/run/headline.h"
-#include "suite/run/run.h"
 #include "suite/judge/judges.h"
 #include "suite/unit/run_suite.h"
 #include "suite_fake.h"
@@ -317,9 +316,7 @@ static const struct lie {
 
 ROWS_TEST(events_that_say_something_else_fail, lie)
 {
-    ls_case_settings settings = {.seed = 7, .bench = NULL};
-    ls_case_list list = {0, 0, NULL};
-    ls_cases_all(&settings, &list);
+    ls_case_list list = fake_cases();
     const ls_case *row = fake_case(&list, lie[_i].id);
     ck_assert_ptr_nonnull(row);
     for (int k = 0; k < 2; k++) {
@@ -372,9 +369,7 @@ static ls_verdict judge_edited(const char *id, const char *script)
             "}\n%s\nexit $code",
             program, script);
     begin(&t, body, judge_steps);
-    ls_case_settings settings = {.seed = 7, .bench = NULL};
-    ls_case_list list = {0, 0, NULL};
-    ls_cases_all(&settings, &list);
+    ls_case_list list = fake_cases();
     ck_assert_ptr_nonnull(fake_case(&list, id));
     t.run.cases.row[0] = *fake_case(&list, id);
     go(&t);
