@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -562,8 +561,8 @@ void ls_proc_isolated_recede(int limit_s)
 {
     struct rlimit limit = {(rlim_t)limit_s, (rlim_t)limit_s};
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    (void)setpriority(PRIO_PROCESS, 0, 19);
-    (void)sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){.sched_priority = 0});
+    /* a tenth of a processor where others want all of it: SCHED_IDLE gets a third of a percent */
+    (void)setpriority(PRIO_PROCESS, 0, 10);
     (void)setrlimit(RLIMIT_CPU, &limit);
     if (null >= 0) {
         (void)dup2(null, STDERR_FILENO);

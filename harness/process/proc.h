@@ -103,8 +103,8 @@ char *ls_proc_isolated_answer(ls_proc_isolated *isolated, int64_t deadline_ns, c
 
 /* Whether its answer can be had without waiting: it has ended, or is about to. */
 bool ls_proc_isolated_ready(const ls_proc_isolated *isolated);
-/* In the child: it runs when no other process wants to (nice 19, SCHED_IDLE), for `limit_s` of
- * processor time, and says nothing on standard error. */
+/* In the child: it makes way for other processes (nice 10), runs for `limit_s` of processor time,
+ * and says nothing on standard error. */
 void ls_proc_isolated_recede(int limit_s);
 
 /* All that a program writes to its standard output until it ends, at most limit_s; malloc'ed, never

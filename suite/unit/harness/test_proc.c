@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -367,6 +368,29 @@ TEST(an_isolated_process_takes_little_with_it)
     ck_assert_int_eq(pread(fileno(buffered), text, sizeof text - 1, 0), 4);
     ck_assert_str_eq(text, "once");
     fclose(buffered);
+    free(answer);
+}
+
+static ls_status answer_receding(void *context, FILE *to)
+{
+    struct rlimit limit;
+    (void)context;
+    ls_proc_isolated_recede(7);
+    ck_assert_int_eq(getrlimit(RLIMIT_CPU, &limit), 0);
+    fprintf(to, "nice %d, policy %d, %d s", getpriority(PRIO_PROCESS, 0), sched_getscheduler(0),
+            (int)limit.rlim_cur);
+    return LS_OK;
+}
+
+/* Where ranks want all processors it gets a share of one: what it finds is said while they run. */
+TEST(a_process_that_recedes_is_not_starved)
+{
+    ls_proc_isolated aside;
+    char why[120] = "";
+    LS_TEXT(wanted, 80, "nice 10, policy %d, 7 s", SCHED_OTHER);
+    ck_assert_int_eq(ls_proc_isolated_start(answer_receding, NULL, &aside), LS_OK);
+    char *answer = ls_proc_isolated_answer(&aside, after(20), why, sizeof why);
+    ck_assert_pstr_eq(answer, wanted);
     free(answer);
 }
 
