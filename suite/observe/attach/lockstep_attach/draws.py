@@ -13,6 +13,7 @@ SEEDS = 16  # calls that are written
 PERIOD = 624  # numbers that the generator of a CPU makes at once
 SEEDED = slice(0, 8)  # of its state: the seed
 LEFT = slice(8, 12)  # a 32-bit count of those that are left
+MADE = slice(24, 24 + 8 * PERIOD)  # the numbers that were made last
 WORDS = ("random", "numpy.random")  # generators whose state ends with the place in it
 PASSES, BATCHES = 16, 3  # the first ones are looked at; one may be fetched ahead
 
@@ -76,8 +77,8 @@ class Draws:
         return out
 
     def _moved(self, name, before, after):
-        """Where numbers were drawn: a name of the state before, and how many, or so many less by a
-        multiple of PERIOD; None: not known.
+        """Where numbers were drawn: a name of the state before, and how many, or less by a multiple
+        of PERIOD; None: not known.
         """
         if name in WORDS:
             words = (after[-1] - before[-1]) % PERIOD  # two of them make a number
@@ -87,8 +88,10 @@ class Draws:
         if self.hub.torch.equal(before, after):
             return None
         kind, same = self.hub.torch.int32, before[SEEDED].equal(after[SEEDED])
-        left = (int(before[LEFT].view(kind)) - int(after[LEFT].view(kind))) % PERIOD
-        return _digest(bytes(before.tolist())), left if same else None
+        drawn = int(before[LEFT].view(kind)) - int(after[LEFT].view(kind))
+        if not before[MADE].equal(after[MADE]):
+            drawn += PERIOD
+        return _digest(bytes(before.tolist())), drawn if same else None
 
 
 def _plain(state):
