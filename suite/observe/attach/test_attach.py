@@ -2134,6 +2134,11 @@ def loops_say_what_they_draw(context):
     assert [(name, count) for name, _, count in first["drawn"]] == [("torch", 5), ("random", 1)]
     assert [(name, count) for name, _, count in second["drawn"]] == [("torch", None), ("random", 1)]
     assert first["samples"] == 4 and first["begins"] != second["begins"] and not third
+    torch.manual_seed(3)
+    for count in (24, 624, 626):  # as many as the generator makes at once, and more
+        before = draws.states()
+        torch.rand(count)
+        assert draws.between(before, draws.states())[0][2] == count
 
 
 @test
@@ -2724,7 +2729,12 @@ def reductions_that_nobody_reads(context):
         quiet=False,
         dynamo=names(skip=lambda function: None),
     )
-    reduce = stand_in(hub, lambda tensor: None, None, Unread(hub).reduced)
+    unread = Unread(hub)
+
+    def leave(note, args, *rest):
+        unread.reduced(args)
+
+    reduce = stand_in(hub, lambda tensor: None, None, leave)
     x = torch.arange(20.0).view(4, 5)
     kept = [x * 2]
     reduce(x)

@@ -633,12 +633,30 @@ static int read_turns(const ls_observe_rank *rank, int world, turns *list)
 
 static const ls_tol two_turns =
     LS_TOL(2, "turns: one may be the step from a warm-up to what follows");
+static const ls_tol many_turns =
+    LS_TOL(20, "turns: in shorter jobs a length is near their number by chance");
 static const ls_tol most_turns =
     LS_TOL(0.8, "of the turns: others may end a job or an epoch, with one call less");
 
-static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
+static const ls_tol near_length =
+    LS_TOL(0.02, "of the steps: a schedule's length leaves out what ends a pass");
+
+/* The length that the schedule is made for, in steps of its optimizer; NaN: not known. */
+static double length_of(const ls_observe_rank *rank, const turns *t)
 {
+    const ls_event *one =
+        ls_job_numbered(ls_trace_events(rank, schedule), LS_INTEGER(schedule), t->number);
+    int length = one == NULL ? 0 : ls_event_int(one, span, 0), steps = t->twice + t->once + 1;
+    return length < 1 ? NAN : (double)length / steps;
+}
+
+/* Whether what it finds is sure. */
+static bool judge_turn(const ls_observe_trace *trace, int rank, const turns *t,
+                       ls_observe_finding *out)
+{
+    bool of_steps = false;
     int all = t->twice + t->once;
+    double length = length_of(&trace->rank[rank], t);
     if (t->twice >= two_turns.value && t->twice >= most_turns.value * all) {
         ls_finding_set(out, LS_FAIL, t->call->at,
                        "the schedule is stepped twice a step: it runs at twice its speed",
@@ -646,12 +664,19 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
                        "rank %d: %s.step() is called in two places between one optimizer.step() "
                        "and the next, %d of %d times",
                        rank, ls_calls_text(t->call, class), t->twice, all);
-    } else if (t->often >= two_turns.value && t->often >= most_turns.value * all) {
-        ls_verdict_set(&out->verdict, LS_WEAK,
+    } else if (t->often >= two_turns.value && t->often >= most_turns.value * all &&
+               !(fabs(length / t->times - 1) <= near_length.value)) {
+        of_steps = all >= many_turns.value && fabs(length - 1) <= near_length.value;
+        ls_verdict_set(&out->verdict, of_steps ? LS_FAIL : LS_WEAK,
                        "rank %d: a schedule is stepped %d times between one optimizer.step() and "
                        "the next, in %d of %d cases",
                        rank, t->times, t->often, all);
-        if (t->batches == t->often) {
+        if (of_steps) {
+            ls_verdict_cause(&out->verdict,
+                             "its length is the number of the optimizer's steps: the rate comes to "
+                             "its end after 1/%d of them",
+                             t->times);
+        } else if (t->batches == t->often) {
             ls_verdict_cause(&out->verdict,
                              "the schedule is stepped with every batch, the optimizer with every "
                              "%d: right only where the schedule's length is counted in batches",
@@ -662,8 +687,11 @@ static void judge_turn(int rank, const turns *t, ls_observe_finding *out)
                              "is counted so",
                              t->times);
         }
-        ls_finding_blame(out, t->place, "if it is not meant: step it once for each step");
+        ls_finding_blame(out, t->place, "%s",
+                         of_steps ? "step it once for each step, or multiply its length"
+                                  : "if it is not meant: step it once for each step");
     }
+    return of_steps;
 }
 
 /* Whole passes over training data that began after that step. */
@@ -837,8 +865,8 @@ void ls_rules_order_schedule(const ls_observe_trace *trace, ls_observe_finding *
         int count = read_turns(&trace->rank[k], trace->world, list);
         for (int t = 0; t < count; t++) {
             ls_observe_finding one = {0};
-            judge_turn(k, &list[t], &one);
-            ls_finding_guess(out, &one);
+            bool sure = judge_turn(trace, k, &list[t], &one);
+            (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
         }
         measured values[SCHEDULES] = {0};
         read_values(&trace->rank[k], values);

@@ -204,10 +204,50 @@ static const ls_event *find_part(const ls_observe_rank *rank, const ls_event *pa
     return NULL;
 }
 
+static const ls_tol same_scale =
+    LS_TOL(1e-3, "of the factor of one gradient, whose norm ranks sum in f32 or half types");
+
+/* What the script multiplies one gradient by, of which each rank holds a part, is one number. */
+static bool judge_scales(const ls_observe_trace *trace, int rank, const ls_event *part,
+                         ls_observe_finding *out)
+{
+    const ls_event *other;
+    double factor = ls_event_number(part, factor, NAN);
+    int64_t step = ls_event_integer(part, step, 0);
+    ls_event_each(other, ls_trace_events(&trace->rank[rank], parts)) {
+        double its = ls_event_number(other, factor, NAN);
+        if (ls_event_integer(other, step, 0) != step ||
+            ls_event_int(other, optimizer, -1) != ls_event_int(part, optimizer, -1) ||
+            !(fabs(factor - its) > same_scale.value * fmax(factor, its))) {
+            continue;
+        }
+        const ls_observe_step *at = ls_trace_step(&trace->rank[0], step);
+        const char *clip = at == NULL ? "" : ls_trace_place(at, LS_CALL_CLIP);
+        const char *place = at == NULL ? "" : ls_trace_place(at, LS_CALL_OPTIMIZER_STEP);
+        ls_finding_set(out, LS_FAIL, clip[0] != '\0' ? clip : place,
+                       "each rank clips by the norm of what it holds: parts of one gradient are "
+                       "scaled differently",
+                       "sum the squares of the parts' norms over the ranks (FSDP: "
+                       "model.clip_grad_norm_()), so that all have one factor",
+                       "step %lld: the parts of one model's gradients are multiplied by %.6g on "
+                       "rank 0, by %.6g on rank %d",
+                       (long long)step, factor, its, rank);
+        return true;
+    }
+    return false;
+}
+
 /* Parts that two ranks begin with in common, to the bit, and then hold with other values. */
 bool ls_parts_judge_models(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_event *part, *first, *other, *other_first;
+    ls_event_each(part, ls_trace_events(&trace->rank[0], parts)) {
+        for (int k = 1; k < trace->world; k++) {
+            if (judge_scales(trace, k, part, out)) {
+                return true;
+            }
+        }
+    }
     ls_event_each(part, ls_trace_events(&trace->rank[0], parts)) {
         int64_t step = ls_event_integer(part, step, 0);
         first = find_part(&trace->rank[0], part, 1);

@@ -162,6 +162,7 @@ typedef struct weights {
     bool known;
     double least, most, many, few; /* of a term, and the terms of these losses */
     double sum, terms;
+    double total, times; /* each is a sum that is divided by that, all ranks' number; else NaN */
 } weights;
 
 static void weigh(const ls_call *call, const ls_factor *f, weights *w)
@@ -171,6 +172,11 @@ static void weigh(const ls_call *call, const ls_factor *f, weights *w)
     double count = ls_event_number(call->json, loss_count, NAN);
     double terms = ls_event_number(call->json, loss_terms, count);
     double weight = strcmp(of, "mean") == 0 ? times / terms : times;
+    double by = ls_event_number(call->json, loss_by, NAN);
+    bool total = strcmp(of, "sum") == 0 && ls_event_bool(call->json, loss_by_total, false) &&
+                 by <= terms * f->world * f->micro && (w->losses == 0 || is_equal(by, w->total));
+    w->total = total ? by : NAN;
+    w->times = times * by;
     w->known = w->known && strcmp(call->at, f->backward->at) == 0 && terms > 0 && weight > 0 &&
                strcmp(of, ls_event_text(f->backward->json, loss_of, "")) == 0;
     if (w->losses == 0 || weight < w->least) {
@@ -207,6 +213,10 @@ static void add_weights(ls_factor *f, const ls_samples *samples)
         }
     }
     f->mixed = f->mixed || is_mixed(samples->step[0]);
+    if (isfinite(w.total)) { /* masked terms are among those that are known */
+        w.sum = w.times;
+        w.terms = w.total;
+    }
     f->share = w.known ? w.sum / samples->world : NAN;
     if (!w.known) {
         return;

@@ -61,6 +61,8 @@ typedef enum fake_fault {
     FAULT_TERMS_EQUAL,   /* right */
     FAULT_TERMS_SUM,     /* right: sums, times the ranks, divided by the number of all terms */
     FAULT_TERMS_INVERSE, /* the same, not times the ranks */
+    FAULT_TERMS_MASKED,  /* the same of half of the terms, whose number the script summed */
+    FAULT_TERMS_UNTOLD,  /* the same, and nothing tells of that sum */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
     FAULT_MICRO_TAIL,    /* step 2 has one less, and divides by the number of a whole window */
     FAULT_TAIL_GIVEN,    /* the same, and a library calls backward */
@@ -789,14 +791,16 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
     times = fake_is(s, FAULT_MICRO_RANKS) || fake_is(s, FAULT_MICRO_TIMES) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
-    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE);
-    int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1);
+    bool masked = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_UNTOLD);
+    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked;
+    int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1) * (masked ? 2 : 1);
     double all = micro * (step + 1) * world * (world + 1) / 2;
     times = sum ? (fake_is(s, FAULT_TERMS_SUM) ? world : 1) / all : times;
     if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_EQUAL)) {
         fprintf(f, ",\"loss_terms\":%d", terms);
     }
     times *= fake_is(s, FAULT_TIMES_RANKS) ? world : 1;
+    fprintf(f, "%s", fake_is(s, FAULT_TERMS_MASKED) ? ",\"loss_by_total\":true" : "");
     fprintf(f, ",\"loss_alone\":%s", fake_is(s, FAULT_TIMES_RANKS) ? "true" : "false");
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
             times != 1 ? "true" : "false",

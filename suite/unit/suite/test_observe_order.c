@@ -632,7 +632,15 @@ CALLS_TEST(an_idle_schedule_is_caught, idle)
 #define SEVEN_UP UP("0.1") UP("0.2") UP("0.3") UP("0.34") UP("0.37") UP("0.4") UP("0.43")
 
 /* A schedule made for so many calls, in twelve steps, after each or each fourth of them. */
+#define TWICE " F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z"
+
 static const calls_row spans[] = {
+    {SPAN("LinearLR", "24") "24x" TWICE, "order.schedule", LS_FAIL,
+     "in 23 of 23 cases | its length is the number of the optimizer's steps: the rate comes to its "
+     "end after 1/2 of them | train.py:27"},
+    {SPAN("LinearLR", "48") "24x" TWICE, "order.schedule", LS_PASS, ""},
+    {SPAN("LinearLR", "36") "24x" TWICE, "order.schedule", LS_WEAK, "runs at 2 times its speed"},
+    {SPAN("LinearLR", "16") "16x" TWICE, "order.schedule", LS_WEAK, "runs at 2 times its speed"},
     {SPAN("OneCycleLR", "12") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z", "order.schedule",
      LS_PASS, "12 calls"},
     {SPAN("OneCycleLR", "12") "3x (3x F S B K P Z; F S B K P L{\"schedule\":0,\"optimizer\":0} Z)",

@@ -863,6 +863,9 @@ CALLS_TEST(losses_of_joined_values, joined)
 #define HELD(rank, step, part, bits)                                                 \
     rank ": {\"event\":\"parts\",\"optimizer\":0,\"step\":" step ",\"part\":\"" part \
          "\",\"count\":6,\"bits\":\"" bits "\"};"
+#define SCALED(rank, factor)                                                         \
+    rank ": {\"event\":\"parts\",\"optimizer\":0,\"step\":2,\"part\":\"0 of S(0)\"," \
+         "\"count\":6,\"bits\":\"a\",\"factor\":" factor "};"
 #define DIVIDED(replicas)                                                           \
     "{\"event\":\"data\",\"sampler\":\"DistributedSampler\",\"replicas\":" replicas \
     ",\"trained\":true,\"length\":64,\"count\":32};"
@@ -872,6 +875,12 @@ CALLS_TEST(losses_of_joined_values, joined)
 #define TELLS(elements) " A{\"elements\":" elements "}"
 
 static const calls_row held[] = {
+    {SCALED("0", "0.5") SCALED("1", "0.4") "3x F b K O Z", "replicas.step", LS_FAIL,
+     "step 2: the parts of one model's gradients are multiplied by 0.5 on rank 0, by 0.4 on rank 1 "
+     "| each rank clips by the norm of what it holds: parts .. | train.py:24"},
+    {SCALED("0", "0.5") SCALED("1", "0.4999") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {SCALED("0", "0.5") HELD("1", "2", "0 of S(0)", "b") "3x F b O Z", "replicas.step", LS_PASS,
+     ""},
     {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_FAIL,
      "before step 2 ranks 0 and 1 hold other values in 6 parameters (whole) .. | parameters that "
      "came to the model behind fully_shard .. train.py"},

@@ -355,6 +355,9 @@ static const struct {
     {MICRO(FAULT_TERMS_INVERSE, 3, 2), "reduction.mean", LS_FAIL,
      "step 2: the losses of 3 ranks are divided by 36, all their terms, and the gradients are "
      "averaged: they are 1/3 of those of the mean | each loss is a sum"},
+    {MICRO(FAULT_TERMS_MASKED, 3, 2), "reduction.mean", LS_FAIL,
+     "step 2: the losses of 3 ranks are divided by 36, all their terms"},
+    {MICRO(FAULT_TERMS_UNTOLD, 3, 2), "reduction.mean", LS_PASS, ""},
     {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_TIMES, 2, 4), "reduction.micro", LS_FAIL,

@@ -180,6 +180,9 @@ class Autograd:
                 entry["loss_alone"] = True
             if "loss_by" in entry:
                 self._remark_division(entry)
+                total = hub.collectives.totals.hold(entry["loss_by"])
+                if total is not None:
+                    entry["loss_by_total"] = total
         if hub.steps.now.detail:
             hub.outside.before_backward()
             hub.misuse.before_backward()
@@ -218,6 +221,8 @@ class Autograd:
             entry["reached"] = hub.optimizers.reached(marks)
         hub.models.after_backward()
         hub.collectives.joined.after_backward()
+        if error is None:
+            hub.optimizers.after_backward()
         if hub.steps.now.detail and error is None:
             hub.still.after_backward()
         hub.steps.spend("backward", begin_ns)

@@ -66,6 +66,7 @@ class Collectives:
         self.gathered = Gathered(hub.torch)
         self.joined = Joined(hub, self.gathered)
         self.unread = Unread(hub)
+        self.totals = Totals(hub)
         self.count = 0  # calls that wait for all ranks, and models that were wrapped
 
     def install(self):
@@ -74,7 +75,7 @@ class Collectives:
             return
         self.hub.wrap(distributed, "init_process_group", self._joining, self._joined)
         for name, (tensor, operator) in WATCHED.items():
-            leave = self.unread.reduced if name == "all_reduce" else None
+            leave = self._leave_all_reduce if name == "all_reduce" else None
             self.hub.wrap(distributed, name, self._watch(name, tensor, operator), leave)
         for name in ("isend", "irecv"):  # P2POp looks for the very functions that it is given
             setattr(distributed.distributed_c10d, name, getattr(distributed, name))
@@ -148,6 +149,11 @@ class Collectives:
 
         return enter
 
+    def _leave_all_reduce(self, note, args, kwargs, result, error):
+        if error is None and result is None:  # it has the sum now
+            self.totals.keep(args, kwargs)
+            self.unread.reduced(args)
+
     def _validates(self, step, given):
         """Whether the last forward of a known model was without autograd, or the last batch was one
         to evaluate on: forwards of the module inside a wrapper are not seen.
@@ -193,11 +199,11 @@ class Unread:
         self.hub = hub
         self.bare = None  # references that reduced() sees of such a tensor
 
-    def reduced(self, note, args, kwargs, result, error):
+    def reduced(self, args):
         hub, torch = self.hub, self.hub.torch
         count = getattr(torch._C, "_storage_Use_Count", None)
         plain = len(args) > 0 and type(args[0]) is torch.Tensor and count is not None
-        if error is not None or result is not None or not plain or hub.steps.now.number < 2:
+        if not plain or hub.steps.now.number < 2:
             return  # what precedes the training may warm up the network
         if self.bare is None:
             self.bare = self._measure()
@@ -234,9 +240,35 @@ def _word(operator):
     return str(operator).rsplit(".", 1)[-1].lower().strip("<>")
 
 
+class Totals:
+    """Numbers that the script has summed over ranks in a detailed step."""
+
+    def __init__(self, hub):
+        self.hub = hub
+        self.step, self.kept = None, []
+
+    def keep(self, args, kwargs):
+        step, given = self.hub.steps.now, argument(args, kwargs, "tensor", 0)
+        few = type(given) is self.hub.torch.Tensor and 0 < given.numel() <= VALUES
+        summed = argument(args, kwargs, "op", 1) in (None, self.hub.torch.distributed.ReduceOp.SUM)
+        if not (step.detail and few and summed and self.hub.places.script_called()):
+            return
+        if self.step != step.number:
+            self.step, self.kept = step.number, []
+        if len(self.kept) < KEPT:
+            self.kept += given.detach().clone().reshape(-1).unbind()
+
+    def hold(self, number):
+        """Whether one of them is the number: a Lazy, or None where the step has none."""
+        if self.step != self.hub.steps.now.number:
+            return None
+        return self.hub.Lazy(self.kept, lambda *now: any(abs(v / number - 1) < NEAR for v in now))
+
+
 # ---- gathered for the loss -----------------------------------------------------------------------
 
 KEPT = 16  # gathers of a detailed step
+NEAR = 1e-6  # of a number that the script holds in f32
 NODES = 20000  # of a graph that is walked
 NAMES = ("all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_coalesced")
 # nodes that keep an operand as it was, by the names of their operands

@@ -10,6 +10,7 @@ import weakref
 
 from . import script_text
 from .params import is_freed, part_of
+from .samples import norm
 from .wrapping import ByObject, Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
@@ -40,6 +41,7 @@ OTHERS = {
 }  # fmt: skip
 
 
+SAME = 1e-4  # of a factor, where it was applied in f32
 MARKS, MARKED = 4, 8  # parameters of an optimizer, and optimizers
 
 
@@ -70,6 +72,7 @@ class Known:
         self.said_replaced = self.said_freed = False  # such an event was written
         # steps behind a backward that none of its parameters had a gradient in; whether one had
         self.bare, self.graded, self.versions = 0, False, None
+        self.part_norms = []  # of its parts of gradients, behind the open step's last backward
         # names of the groups' parameters, and how many models there were, at its last event
         self.names, self.models = [], 0
 
@@ -497,8 +500,7 @@ class Optimizers:
             self._report_idle()
         if not self.known(optimizer).graded:
             self._look_for_gradients(optimizer)
-        if not steps.now.number & (steps.now.number - 1):
-            self._report_parts(optimizer)
+        self._report_parts(optimizer)
         unread, default = self._unread(optimizer), self.known(optimizer).default
         if unread != default:
             entry["unread"] = "defaults" if unread[0] != default[0] else "lr"
@@ -548,17 +550,44 @@ class Optimizers:
                 entry.said_freed = True
                 self.hub.put("freed", optimizer=entry.index, count=freed, among=len(params))
 
+    def _in_parts(self, optimizer):
+        """Its parameters, before steps 1, 2, 4, ... of a model in parts; else none."""
+        number, params = self.hub.steps.now.number, self.params(optimizer)
+        of_parts = self.hub.models.in_parts() or any(hasattr(p, "_local_tensor") for p in params)
+        return params if of_parts and not number & (number - 1) else []
+
+    def after_backward(self):
+        for entry, optimizer in self.found():
+            entry.part_norms = self._part_norms(self._in_parts(optimizer))
+
+    def _part_norms(self, params):
+        """Norms of what this rank holds of their gradients, in FP64."""
+        grads = [getattr(p.grad, "_local_tensor", p.grad) for p in params if p.grad is not None]
+        if not grads or any(grad.layout != self.hub.torch.strided for grad in grads):
+            return []
+        return self.hub.torch.stack([norm(self.hub.torch, grad) for grad in grads]).tolist()
+
+    def _part_factor(self, entry, params):
+        """What each of them was multiplied by since the backward; None: by no one number."""
+        before, entry.part_norms = entry.part_norms, []
+        after = self._part_norms(params)
+        factors = [now / then for then, now in zip(before, after) if then > 0]
+        if len(before) != len(after) or not factors or not max(factors) > 0:
+            return None
+        return max(factors) if min(factors) > (1 - SAME) * max(factors) else None
+
     def _report_parts(self, optimizer):
-        """Before steps 1, 2, 4, ... of a model in parts: digests of what this rank holds."""
+        """Digests of what this rank holds, and what its gradients were multiplied by."""
         entry, number, parts = self.known(optimizer), self.hub.steps.now.number, {}
-        params = self.params(optimizer)
-        if not (self.hub.models.in_parts() or any(hasattr(p, "_local_tensor") for p in params)):
-            return
+        params = self._in_parts(optimizer)
+        factor = self._part_factor(entry, params) if params else None
         for param in params:
             if param.requires_grad and not param.is_meta and not is_freed(param):
                 parts.setdefault(part_of(param), []).append(param.detach())
         for part, tensors in parts.items():
             members = {"part": part, "count": len(tensors)}
+            if factor is not None:
+                members["factor"] = factor
             bits = self.hub.digests.digest(tensors)
             self.hub.put("parts", optimizer=entry.index, step=number, bits=bits, **members)
 
