@@ -1711,6 +1711,37 @@ for number in range(8):
 
 
 @test
+def averages_in_dicts_are_seen(context):
+    """One whose tensors are moved, and one that a member of an object has others of each time."""
+    code = """
+class Kept:
+    def __init__(self, model):
+        self.moved = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.made = dict(self.moved)
+    def follow(self, model):
+        for name, p in model.named_parameters():
+            self.made[name] = 0.9 * self.made[name] + 0.1 * p.detach()
+            self.moved[name].lerp_(p.detach(), 0.2)
+model = Net()
+optimizer, kept = sgd(model), Kept(model)
+kept.made = {name: one.clone() for name, one in kept.moved.items()}
+for number in range(6):
+    F.cross_entropy(model(inputs + number), targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.follow(model)
+torch.save({"ema": kept.moved, "model": model.state_dict()}, "kept.pt")
+"""
+    done, said = with_and_without(context.root, "dicts", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    shares = {e["average"]: round(e["share"], 3) for e in said if e["event"] == "averaged"}
+    held = [(n, whole) for e in said if e["event"] == "save" for n, _, whole in e["averages"]]
+    moved = next((n for n, share in shares.items() if share == 0.2), None)
+    assert sorted(shares.values()) == [0.1, 0.2], shares
+    assert sorted(held) == sorted((n, n == moved) for n in shares), held
+
+
+@test
 def averages_with_statistics_of_the_start_are_seen(context):
     """A teacher that runs in eval mode in each step, and follows in its parameters, or in all."""
     code = """

@@ -588,6 +588,32 @@ static void judge_anew(const ls_observe_trace *trace, int k, const ls_event *fir
     (drawn ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
+/* The only average of a job that goes on begins as weights that were loaded, though the file holds
+ * the average: what was loaded of it is not the one that is kept. */
+static void judge_replaced(const ls_observe_trace *trace, int k, const ls_event *first,
+                           ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k], *before = &trace->before->rank[k];
+    const ls_event *load = ls_event_at(ls_trace_events(rank, load), 0);
+    const char *path = ls_event_text(load, path, "");
+    int writer = 0;
+    const ls_event *save = ls_saved_by(trace->before, path, &writer);
+    const ls_event *averages = ls_event_list(save, averages);
+    if (ls_saved_last_restored(rank, "optimizer") == NULL || save == NULL || !moves(first) ||
+        !was_given(rank, ls_event_text(first, bits, "")) || count_moving(rank) != 1 ||
+        count_moving(before) != 1 || ls_event_count(averages) != 1 ||
+        !ls_event_to_bool(ls_event_at(ls_event_at(averages, 0), 2), false)) {
+        return;
+    }
+    ls_finding_set(out, LS_FAIL, ls_event_text(load, at, ""),
+                   "the average is made anew of the weights that were loaded: what the file holds "
+                   "of it is not loaded, or is replaced after that",
+                   "load the average from the file after it is made, and keep it",
+                   "rank %d: the job goes on from %.100s, which holds the average of the weights, "
+                   "and its own begins with the weights",
+                   k, path);
+}
+
 /* The share of the way that an average moves changes from step to step, by a count of them. In a
  * job that has it from a file, the shares of the first steps are those of the job that wrote it. */
 static void judge_average(const ls_observe_trace *trace, int k, const ls_event *first,
@@ -600,6 +626,7 @@ static void judge_average(const ls_observe_trace *trace, int k, const ls_event *
     const ls_event *begin = moved_in(before, was, 1), *end = NULL, *later;
     if (was < 0) {
         judge_anew(trace, k, first, out);
+        judge_replaced(trace, k, first, out);
         return;
     }
     for (int step = 1; step <= FIRST; step++) {

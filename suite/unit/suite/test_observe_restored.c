@@ -354,10 +354,11 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     ",\"bound\":1e-6" more "};"
 #define SHARES(bits, a, b, c) \
     MOVED_BY("1", a, ",\"bits\":\"" bits "\"") MOVED_BY("2", b, "") MOVED_BY("3", c, "")
-#define AVERAGED(a, b, c, more)                                                                 \
+#define AVERAGED(a, b, c, more) AVERAGED_AS("[0,\"9\"]", a, b, c, more)
+#define AVERAGED_AS(held, a, b, c, more)                                                        \
     "3x " STEP("0.2") ";" SHARES("1", a, b, c) more                                             \
         "{\"event\":\"save\",\"step\":3,\"path\":\"last.pt\",\"what\":{\"optimizer\":[\"o\"]}," \
-        "\"averages\":[[0,\"9\"]]}"
+        "\"averages\":[" held "]}"
 /* Behind step 2 a file with other weights, a validation with some, and training goes on. */
 #define PUTS_BACK(file, own, next)                                                             \
     "2x " STEP(                                                                                \
@@ -649,6 +650,15 @@ static const struct {
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("1", "0.1", "0.1", "0.1"), LS_FAIL,
      "that were loaded, but as that one began, to the bit"},
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("1", "0", "0", "0"), LS_PASS, ""},
+    /* it begins as the weights that were loaded, and the file holds it */
+    {"/a/", AVERAGED_AS("[0,\"7\",true]", "0.1", "0.1", "0.1", ""),
+     AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_FAIL,
+     "which holds the average of the weights, and its own begins with the weights | the average is "
+     "made anew of the weights that were loaded"},
+    {"/a/", AVERAGED_AS("[0,\"7\",false]", "0.1", "0.1", "0.1", ""),
+     AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_PASS, ""},
+    {"/a/", AVERAGED_AS("[0,\"7\",true]", "0.1", "0.1", "0.1", ""), AVERAGES_ON("9", "0", "0", "0"),
+     LS_PASS, ""},
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_PASS, ""},
     /* the average's bits in the model: of one that followed it, or that was a copy of it */
     {"/a/", AVERAGED("0.1", "0.1", "0.1", ""), IN_MODEL("9") AVERAGES_ON("9", "0.1", "0.1", "0.1"),

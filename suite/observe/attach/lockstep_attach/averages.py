@@ -5,10 +5,10 @@ in eval mode.
 
 import gc
 import itertools
-import operator
 import weakref
 
 from .models import modules_now
+from .records import tensors_in
 from .wrapping import ByObject, given
 
 ELEMENTS = 1024  # of a parameter, in detailed steps
@@ -104,22 +104,24 @@ class Averages:
         return found
 
     def _lists(self, roots, objects):
-        """Of tensors like a model's parameters, or like those that are trained."""
+        """Lists and dicts of tensors like a model's parameters, or like those that are trained."""
         groups = []
         for root in roots:
             params = list(root.parameters())
             groups += [params, [p for p in params if p.requires_grad]]
         sizes = {len(group) for group in groups} - {0}
-        is_list = map(operator.is_, map(type, objects), itertools.repeat(list))
+        is_list = map({list, dict}.__contains__, map(type, objects))
         lists = [one for one in itertools.compress(objects, is_list) if len(one) in sizes]
         found, kinds = {}, (self.hub.torch.Tensor, self.hub.torch.nn.Parameter)
         for group, one in itertools.product(groups, lists):
-            if id(one) in found or len(found) == TWINS or not all(type(t) in kinds for t in one):
+            kept = _values(one)
+            if id(one) in found or len(found) == TWINS or not all(type(t) in kinds for t in kept):
                 continue
-            if _is_like(one, group):
-                twin = Twin(Held(one), Held(group))
+            if _is_like(kept, group):
+                twin = Twin(Held(kept), Held(group))
                 size = float(self._sample(twin.tensor(twin.root)).norm())
                 if twin.way(self._sample) < NEAR * size:
+                    twin.ref().source = _source(one)
                     found[id(one)] = twin
         return list(found.values())
 
@@ -131,12 +133,17 @@ class Averages:
                 first = {"bits": bits} if bits is not None else {}
                 self.hub.put("averaged", step=step, average=number, **share, **first)
 
-    def bits(self):
-        """[number, digest] of those that are known."""
+    def bits(self, saved):
+        """[number, digest, whether what is saved holds its tensors] of those that are known."""
         held = ((number, twin.ref()) for number, twin in enumerate(self.twins or ()))
         held = [(n, list(m.parameters())) for n, m in held if m is not None]
-        digest = self.hub.digests.digest
-        return [[n, digest([p.detach() for p in params])] for n, params in held if params]
+        digest, saved = self.hub.digests.digest, tensors_in(self.hub.torch, saved, [])
+        places = {t.data_ptr() for t in saved if t.layout == self.hub.torch.strided}
+        return [
+            [n, digest([p.detach() for p in params]), all(p.data_ptr() in places for p in params)]
+            for n, params in held
+            if params
+        ]
 
     # ---- copies that the script averages ---------------------------------------------------------
 
@@ -163,15 +170,37 @@ class Averages:
                 self._note("stale", part, norms=len(norms), **place)
 
 
+def _values(kept):
+    return list(kept.values()) if type(kept) is dict else kept
+
+
+def _source(kept):
+    """What gives the list or dict that is in its place now, where it is a member of an object."""
+    holders = gc.get_referrers(kept)
+    dicts = [one for one in holders if type(one) is dict]
+    for owner in holders + gc.get_referrers(*dicts):
+        members = getattr(owner, "__dict__", None)
+        names = [name for name, value in members.items() if value is kept] if members else []
+        if names and hasattr(owner, "__weakref__"):
+            ref = weakref.ref(owner)
+            return lambda: getattr(ref(), names[0], None)
+    return None
+
+
 class Held:
-    """Tensors in a list, as a module has them."""
+    """Tensors in a list or dict, as a module has them. Those that a script puts in their place are
+    seen where the list is a member of an object."""
 
     def __init__(self, tensors):
         self.refs = [weakref.ref(tensor) for tensor in tensors]
+        self.source = None
 
     def parameters(self):
         tensors = [ref() for ref in self.refs]
-        return [] if any(tensor is None for tensor in tensors) else tensors
+        now = self.source() if self.source is not None else None
+        if type(now) in (list, dict) and len(now) == len(self.refs):
+            tensors = _values(now)
+        return [] if any(not hasattr(tensor, "detach") for tensor in tensors) else tensors
 
 
 class Twin:

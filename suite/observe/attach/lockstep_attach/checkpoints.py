@@ -241,7 +241,7 @@ class Checkpoints:
         event["fresh"], event["stale"] = self._against_states(contents.states)
         if "optimizer" in event["fresh"]:
             event.update(self._marks(self.hub.optimizers.alive()))
-        event["averages"] = self.hub.averages.bits()
+        event["averages"] = self.hub.averages.bits(saved)
         made = self._references(contents.weights + contents.copies)
         if made is not None:
             event["made"], event["made_at"] = made
