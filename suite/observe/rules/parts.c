@@ -355,6 +355,47 @@ static void fail_replicated(const ls_samples *samples, ls_job_names *names, cons
     ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
 }
 
+/* Norms of a model that the script divides, as those beside matrices of tensor parallel layers, are
+ * replicated: ranks begin with them in common, and reduce gradients of others, not theirs. */
+static void guess_norms_of(const ls_samples *samples, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &samples->trace->rank[0];
+    ls_job_names names = {0};
+    int reduced = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        const char *name = rank->tensor[i].name;
+        bool begins = is_same(samples, "param", name) == 1 && has_gradient(samples, name) &&
+                      is_same(samples, "local", name) == 0;
+        int used = is_same(samples, "used", name);
+        reduced += begins && used == 1;
+        if (begins && used == 0 && rank->tensor[i].norm) {
+            ls_job_add_name(&names, name);
+        }
+    }
+    if (names.count == 0 || reduced == 0) {
+        return;
+    }
+    ls_observe_finding one = {0};
+    ls_finding_set(
+        &one, LS_FAIL, ls_trace_place(samples->step[0], LS_CALL_OPTIMIZER_STEP),
+        "each rank's gradient of a replicated norm is that of its part of the tokens or "
+        "channels: the norms drift apart",
+        "all_reduce the gradients of norms, as of the other replicated parameters",
+        "step %lld: the ranks begin with equal norms and step them by gradients of their "
+        "own (%s), while those of %d other parameters are reduced",
+        (long long)samples->number, ls_job_names_text(&names), reduced);
+    ls_finding_guess(out, &one);
+}
+
+void ls_parts_guess_norms(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    ls_samples_each(samples, trace, 0, out->hint.verdict.code == LS_PASS, out) {
+        if (samples.count == trace->world) {
+            guess_norms_of(&samples, out);
+        }
+    }
+}
+
 /* A model that the script divides by itself: what is equal on all ranks before a step, and gets
  * equal gradients there, of each rank's own or by a reduction, is replicated, and stays equal. */
 bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out)

@@ -527,6 +527,9 @@ static void judge_digests(const ls_observe_trace *trace, ls_record_digest which,
         return;
     }
     if (at.step != 0 && is_excused(trace, by_hand, out)) {
+        if (which == LS_RECORD_PARAM && is_by_hand(trace)) {
+            ls_parts_guess_norms(trace, out);
+        }
         return;
     }
     bool untrained = which == LS_RECORD_PARAM && has_untrained_difference(trace);

@@ -70,6 +70,8 @@ bool ls_own_scale_judge(const ls_observe_trace *trace, ls_observe_finding *out);
  * script; true: it fails. */
 bool ls_parts_judge_models(const ls_observe_trace *trace, ls_observe_finding *out);
 bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out);
+/* A hint where norms that ranks begin with in common are stepped by gradients of their own. */
+void ls_parts_guess_norms(const ls_observe_trace *trace, ls_observe_finding *out);
 
 /* split.c: why replicas that were equal hold different values after a step. */
 /* Two ranks that differ after a step. */

@@ -91,6 +91,7 @@ typedef enum fake_fault {
     FAULT_HAND_OVERFLOW, /* right: an element of rank 1 is infinite */
     FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
     FAULT_HAND_SCALED,   /* FAULT_HAND_PART, and then each rank a factor of its own */
+    FAULT_HAND_NORM, /* each rank has a weight of its own, and the bias, a norm's, is left out */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
     FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
@@ -337,7 +338,8 @@ static inline void fake_reduce(fake_state *s, int step)
                 bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
                            fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_HAND_SCALED) ||
                            fake_is(s, FAULT_FROZEN) || fake_is(s, FAULT_HAND_PART_SUM);
-                bool own = fake_keeps_own(s) || (one && t == 1);
+                bool own =
+                    fake_keeps_own(s) || (one && t == 1) || (fake_is(s, FAULT_HAND_NORM) && t < 2);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_PART_SUM) || fake_is(s, FAULT_HAND_SUM_DIVIDED) ||
@@ -726,9 +728,10 @@ static inline void fake_write_model(const fake_state *s, int rank)
                 fake_is(s, FAULT_FROZEN) && t == 1 ? "false" : "true");
     }
     fprintf(f,
-            "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[],\"bn\":1,"
+            "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[%s],\"bn\":1,"
             "\"sync_bn\":0,\"find_unused\":%s,\"broadcast_buffers\":true,\"world\":%d,"
             "\"buffer_digests\":[\"%d\"],\"param_digests\":[",
+            fake_is(s, FAULT_HAND_NORM) ? "\"fc.bias\"" : "",
             fake_is(s, FAULT_UNUSED_ALLOWED) ? "true" : "false", s->job->world,
             fake_is(s, FAULT_BUFFERS) ? rank : 7);
     for (int t = 0; t < FAKE_TENSORS; t++) {
@@ -968,7 +971,8 @@ static inline void fake_start(fake_state *s)
         LS_TEXT(path, 200, "%s/rank%d.jsonl", s->folder, k);
         for (int t = 0; t < FAKE_TENSORS; t++) {
             for (int i = 0; i < fake_count[t]; i++) {
-                bool own = fake_seeds_ranks(s) || (fake_is(s, FAULT_HAND_OWN) && t == 1);
+                bool own = fake_seeds_ranks(s) || (fake_is(s, FAULT_HAND_OWN) && t == 1) ||
+                           (fake_is(s, FAULT_HAND_NORM) && t == 0);
                 uint64_t seed = own ? (uint64_t)k : 0;
                 float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
                 value = fake_is(s, FAULT_LARGE) && t == 1 ? 160 : value;

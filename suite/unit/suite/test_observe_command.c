@@ -404,7 +404,7 @@ TEST(the_laws_and_hints_are_printed)
 {
     ended *self = OBSERVE("--rules");
     ck_assert_int_eq(self->code, 0);
-    says(self->out, "replicas.step: law\n  sure: digests of all bits");
+    says(self->out, "replicas.state: law\n  sure: digests of all bits");
     says(self->out, "\nvalidation.whole: hint\n  wrong if: ");
     says(self->out, "\nevaluation.best: law, hint\n  sure: ");
     check_columns(self->out);

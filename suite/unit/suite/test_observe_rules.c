@@ -433,6 +433,9 @@ static const struct {
      "steps by its own gradient. The script reduces a number before backward, the loss: autograd "
      "knows nothing of other ranks | train.py:30"},
     {PLAIN(FAULT_HAND_STAGES), "replicas.step", LS_UNSUPPORTED, "what they promise is not known"},
+    {PLAIN(FAULT_HAND_NORM), "replicas.step", CALLS_HINT,
+     "step 1: the ranks begin with equal norms and step them by gradients of their own (fc.bias), "
+     "while those of 1 other parameters are reduced | each rank's gradient of a replicated norm"},
     {PLAIN(FAULT_HAND_OWN), "reduction.mean", LS_WEAK,
      "2 times a tensor that differs between ranks from the start steps by a rank's own gradient, "
      "while others are reduced"},
