@@ -19,18 +19,37 @@ static const ls_tol dropped =
 
 /* ---- parts of a data set --------------------------------------------------------------------- */
 
+/* What rank k does not train on, though it evaluates on it, that rank 0 trains on; of one split
+ * into two parts on each. */
+static int held_back(const ls_observe_trace *trace, int k, const ls_event *a, const ls_event *b)
+{
+    const ls_event *data;
+    int own, of, common = 0;
+    ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+        bool held = !ls_pass_is_trained(data) && ls_pass_parts_common(b, data, &own, &of) &&
+                    own == 0 && ls_event_same(b, data, cut_at);
+        if (held && ls_pass_parts_common(a, data, &common, &of) && common >= few.value) {
+            return common;
+        }
+    }
+    return 0;
+}
+
 static void judge_parts(const ls_observe_trace *trace, int number, int k, const ls_event *a,
-                        const ls_event *b, ls_observe_finding *out)
+                        const ls_event *b, ls_observe_finding *out, ls_observe_finding *guessed)
 {
     int common, of;
+    int held = held_back(trace, k, a, b);
     if (!ls_pass_is_divided(a, trace->world) || !ls_pass_is_divided(b, trace->world) ||
         !ls_pass_parts_common(a, b, &common, &of) || common >= common_share.value * of) {
         return;
     }
+    LS_TEXT(back, 100, "; it trains on %d that rank %d holds back for its evaluation", held, k);
+    out = held > 0 ? out : guessed;
     ls_verdict_fail(&out->verdict,
                     "pass %d: the part of the data set that rank 0 holds has %d of %d indices in "
-                    "common with that of rank %d, and %s divides each of them among the ranks",
-                    number, common, of, k, ls_event_text(a, sampler, ""));
+                    "common with that of rank %d, and %s divides each of them among the ranks%s",
+                    number, common, of, k, ls_event_text(a, sampler, ""), held > 0 ? back : "");
     if (common == 0) {
         ls_verdict_cause(&out->verdict,
                          "the data are divided twice: by the script, which gives each rank a part, "
@@ -144,7 +163,7 @@ void ls_rules_data_once(const ls_observe_trace *trace, ls_observe_finding *out)
         for (int i = 0; (a = ls_pass_trained(&trace->rank[0], i)) != NULL && k > 0; i++) {
             b = ls_pass_trained(&trace->rank[k], i);
             if (b != NULL) {
-                judge_parts(trace, i, k, a, b, &guessed);
+                judge_parts(trace, i, k, a, b, out, &guessed);
                 judge_nested(trace, i, k, a, b, out);
                 passes++;
             }

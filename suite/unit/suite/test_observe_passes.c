@@ -874,6 +874,36 @@ CALLS_TEST(losses_of_joined_values, joined)
     HELD("1", "1", part, b) HELD("0", "2", part, later) HELD("1", "2", part, other)
 #define TELLS(elements) " A{\"elements\":" elements "}"
 
+#define SPLIT(rank, trained, kept)                                                              \
+    rank ": {\"event\":\"data\",\"at\":\"train.py:30\",\"cut_at\":\"train.py:9\","              \
+         "\"sampler\":\"DistributedSampler\",\"replicas\":2,\"length\":20,\"trained\":" trained \
+         ",\"part\":{\"length\":40,\"modulus\":1,\"kept\":[" kept "]}};"
+#define LOW "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19"
+#define HIGH "20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39"
+#define MIDDLE "10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29"
+#define ENDS "0,1,2,3,4,5,6,7,8,9,30,31,32,33,34,35,36,37,38,39"
+
+static const calls_row splits[] = {
+    {SPLIT("0", "true", LOW) SPLIT("0", "false", HIGH) SPLIT("1", "true", MIDDLE)
+         SPLIT("1", "false", ENDS) "2x F S B K P Z",
+     "data.once", LS_FAIL,
+     "has 10 of 20 indices in common with that of rank 1, and DistributedSampler divides each of "
+     "them among the ranks; it trains on 10 that rank 1 holds back for its evaluation | the data "
+     "are split differently on each rank: what one rank holds back, another one trains on | "
+     "train.py:9"},
+    /* nothing is held back: parts that are filtered by each rank; or it is of another split */
+    {SPLIT("0", "true", LOW) SPLIT("1", "true", MIDDLE) "2x F S B K P Z", "data.once", CALLS_HINT,
+     "has 10 of 20"},
+    {SPLIT("0", "true", LOW) SPLIT("1", "true", MIDDLE)
+         SPLIT("1", "false", MIDDLE) "2x F S B K P Z",
+     "data.once", CALLS_HINT, "has 10 of 20"},
+    {SPLIT("0", "true", LOW) SPLIT("0", "false", HIGH) SPLIT("1", "true", LOW)
+         SPLIT("1", "false", HIGH) "2x F S B K P Z",
+     "data.once", LS_PASS, ""},
+};
+
+CALLS_TEST(splits_are_equal_on_all_ranks, splits)
+
 static const calls_row held[] = {
     {SCALED("0", "0.5") SCALED("1", "0.4") "3x F b K O Z", "replicas.step", LS_FAIL,
      "step 2: the parts of one model's gradients are multiplied by 0.5 on rank 0, by 0.4 on rank 1 "
