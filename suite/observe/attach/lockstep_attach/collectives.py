@@ -262,7 +262,8 @@ class Totals:
         """Whether one of them is the number: a Lazy, or None where the step has none."""
         if self.step != self.hub.steps.now.number:
             return None
-        return self.hub.Lazy(self.kept, lambda *now: any(abs(v / number - 1) < NEAR for v in now))
+        kept = list(self.kept)
+        return self.hub.Lazy(kept, lambda *now: any(abs(v / number - 1) < NEAR for v in now))
 
 
 # ---- gathered for the loss -----------------------------------------------------------------------

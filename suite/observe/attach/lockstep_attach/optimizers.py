@@ -552,9 +552,12 @@ class Optimizers:
 
     def _in_parts(self, optimizer):
         """Its parameters, before steps 1, 2, 4, ... of a model in parts; else none."""
-        number, params = self.hub.steps.now.number, self.params(optimizer)
+        number = self.hub.steps.now.number
+        if number & (number - 1):
+            return []
+        params = self.params(optimizer)
         of_parts = self.hub.models.in_parts() or any(hasattr(p, "_local_tensor") for p in params)
-        return params if of_parts and not number & (number - 1) else []
+        return params if of_parts else []
 
     def after_backward(self):
         for entry, optimizer in self.found():
