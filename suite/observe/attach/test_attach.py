@@ -1714,6 +1714,7 @@ for number in range(8):
 def averages_in_dicts_are_seen(context):
     """One whose tensors are moved, and one that a member of an object has others of each time."""
     code = """
+import io
 class Kept:
     def __init__(self, model):
         self.moved = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -1730,7 +1731,7 @@ for number in range(6):
     optimizer.step()
     optimizer.zero_grad()
     kept.follow(model)
-torch.save({"ema": kept.moved, "model": model.state_dict()}, "kept.pt")
+torch.save({"ema": kept.moved, "model": model.state_dict()}, io.BytesIO())
 """
     done, said = with_and_without(context.root, "dicts", ODD_START + code)
     assert done[0].returncode == done[1].returncode == 0, done

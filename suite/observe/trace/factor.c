@@ -165,6 +165,18 @@ typedef struct weights {
     double total, times; /* each is a sum that is divided by that, all ranks' number; else NaN */
 } weights;
 
+/* Whether the script summed numbers over the ranks to that one, in the step before the call. */
+static bool has_sum(const ls_call *call, double value)
+{
+    const ls_event *sum;
+    ls_event_each(sum, ls_event_list(call->json, loss_sums)) {
+        if (ls_event_is_number(sum) && is_equal(sum->number, value)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void weigh(const ls_call *call, const ls_factor *f, weights *w)
 {
     const char *of = ls_event_text(call->json, loss_of, "");
@@ -173,8 +185,8 @@ static void weigh(const ls_call *call, const ls_factor *f, weights *w)
     double terms = ls_event_number(call->json, loss_terms, count);
     double weight = strcmp(of, "mean") == 0 ? times / terms : times;
     double by = ls_event_number(call->json, loss_by, NAN);
-    bool total = strcmp(of, "sum") == 0 && ls_event_bool(call->json, loss_by_total, false) &&
-                 by <= terms * f->world * f->micro && (w->losses == 0 || is_equal(by, w->total));
+    bool total = strcmp(of, "sum") == 0 && has_sum(call, by) && by <= terms * f->world * f->micro &&
+                 (w->losses == 0 || is_equal(by, w->total));
     w->total = total ? by : NAN;
     w->times = times * by;
     w->known = w->known && strcmp(call->at, f->backward->at) == 0 && terms > 0 && weight > 0 &&
@@ -221,6 +233,10 @@ static void add_weights(ls_factor *f, const ls_samples *samples)
     if (!w.known) {
         return;
     }
+    bool uneven = strcmp(ls_event_text(f->backward->json, loss_of, ""), "mean") == 0 &&
+                  !is_equal(w.most, w.least) && ls_event_has(f->backward->json, loss_sums);
+    f->uneven += uneven;
+    f->counted += uneven && has_sum(f->backward, w.terms);
     if (w.most / w.least > f->ratio) {
         f->ratio = w.most / w.least;
         f->few = w.few;
@@ -431,6 +447,24 @@ void ls_factor_judge_weights(const ls_factor *f, ls_observe_finding *out)
                    f->few != f->many ? counts : "");
 }
 
+/* Means over unequal numbers of terms, of which the script knows the sum. */
+static void guess_counted(const ls_factor *f, ls_observe_finding *out)
+{
+    if (f->counted < 2 || f->counted < f->uneven) {
+        return;
+    }
+    ls_observe_finding one = {0};
+    ls_finding_set(&one, LS_FAIL, f->backward->at,
+                   "losses over unequal numbers of terms are averaged with equal weight, and the "
+                   "number of all of them is not used",
+                   "divide the sum of a rank's terms by the number on all ranks, and multiply by "
+                   "the number of ranks",
+                   "the script sums the numbers of terms over the ranks before its backward, and "
+                   "each rank's loss is the mean of its own: of %.10g and of %.10g in step %lld",
+                   f->few, f->many, (long long)f->ratio_step);
+    ls_finding_guess(out, &one);
+}
+
 /* The loss divided by the number of ranks, and the mean divides again. */
 static void judge_losses(const ls_factor *f, ls_observe_finding *out)
 {
@@ -482,6 +516,7 @@ void ls_factor_judge(const ls_factor *f, ls_observe_finding *out)
     }
     if (is_multiple(f, factor, 1)) {
         judge_inverse(f, out);
+        guess_counted(f, out);
         judge_multiplied(f, out);
         judge_losses(f, out);
     } else if (is_multiple(f, factor, world)) {

@@ -63,6 +63,7 @@ typedef enum fake_fault {
     FAULT_TERMS_INVERSE, /* the same, not times the ranks */
     FAULT_TERMS_MASKED,  /* the same of half of the terms, whose number the script summed */
     FAULT_TERMS_UNTOLD,  /* the same, and nothing tells of that sum */
+    FAULT_TERMS_COUNTED, /* means over unequal numbers, which the script summed */
     FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
     FAULT_MICRO_TAIL,    /* step 2 has one less, and divides by the number of a whole window */
     FAULT_TAIL_GIVEN,    /* the same, and a library calls backward */
@@ -799,11 +800,14 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1) * (masked ? 2 : 1);
     double all = micro * (step + 1) * world * (world + 1) / 2;
     times = sum ? (fake_is(s, FAULT_TERMS_SUM) ? world : 1) / all : times;
-    if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_EQUAL)) {
+    if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_COUNTED) ||
+        fake_is(s, FAULT_TERMS_EQUAL)) {
         fprintf(f, ",\"loss_terms\":%d", terms);
     }
     times *= fake_is(s, FAULT_TIMES_RANKS) ? world : 1;
-    fprintf(f, "%s", fake_is(s, FAULT_TERMS_MASKED) ? ",\"loss_by_total\":true" : "");
+    if (fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_COUNTED)) {
+        fprintf(f, ",\"loss_sums\":[7,%g]", all);
+    }
     fprintf(f, ",\"loss_alone\":%s", fake_is(s, FAULT_TIMES_RANKS) ? "true" : "false");
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,
             times != 1 ? "true" : "false",

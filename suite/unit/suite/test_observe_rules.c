@@ -358,6 +358,8 @@ static const struct {
     {MICRO(FAULT_TERMS_MASKED, 3, 2), "reduction.mean", LS_FAIL,
      "step 2: the losses of 3 ranks are divided by 36, all their terms"},
     {MICRO(FAULT_TERMS_UNTOLD, 3, 2), "reduction.mean", LS_PASS, ""},
+    {PLAIN(FAULT_TERMS_COUNTED), "reduction.mean", CALLS_HINT,
+     "each rank's loss is the mean of its own: of 2 and of 4 in step 1 | losses over unequal"},
     {MICRO(FAULT_MICRO_TRAINER, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_RANKS, 2, 4), "reduction.micro", LS_FAIL, "num_items_in_batch"},
     {MICRO(FAULT_MICRO_TIMES, 2, 4), "reduction.micro", LS_FAIL,

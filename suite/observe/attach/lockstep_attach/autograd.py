@@ -180,9 +180,9 @@ class Autograd:
                 entry["loss_alone"] = True
             if "loss_by" in entry:
                 self._remark_division(entry)
-                total = hub.collectives.totals.hold(entry["loss_by"])
-                if total is not None:
-                    entry["loss_by_total"] = total
+            sums = hub.collectives.totals.values()
+            if sums:
+                entry["loss_sums"] = sums
         if hub.steps.now.detail:
             hub.outside.before_backward()
             hub.misuse.before_backward()

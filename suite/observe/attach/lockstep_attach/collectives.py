@@ -11,6 +11,7 @@ import os
 import sys
 from urllib.parse import urlsplit
 
+from .events import value_of
 from .losses import factor_to, nodes_from, parent_kept
 from .records import Reason
 from .samples import type_name
@@ -241,35 +242,33 @@ def _word(operator):
 
 
 class Totals:
-    """Numbers that the script has summed over ranks in a detailed step."""
+    """Numbers that the script has summed over ranks, in or before a detailed step."""
 
     def __init__(self, hub):
         self.hub = hub
         self.step, self.kept = None, []
 
     def keep(self, args, kwargs):
-        step, given = self.hub.steps.now, argument(args, kwargs, "tensor", 0)
+        steps, given = self.hub.steps, argument(args, kwargs, "tensor", 0)
         few = type(given) is self.hub.torch.Tensor and 0 < given.numel() <= VALUES
         summed = argument(args, kwargs, "op", 1) in (None, self.hub.torch.distributed.ReduceOp.SUM)
-        if not (step.detail and few and summed and self.hub.places.script_called()):
+        if not (few and summed and steps.comes_in_detail() and self.hub.places.script_called()):
             return
-        if self.step != step.number:
-            self.step, self.kept = step.number, []
+        step = steps.done_now() + 1  # behind an optimizer the next one
+        if self.step != step:
+            self.step, self.kept = step, []
         if len(self.kept) < KEPT:
             self.kept += given.detach().clone().reshape(-1).unbind()
 
-    def hold(self, number):
-        """Whether one of them is the number: a Lazy, or None where the step has none."""
-        if self.step != self.hub.steps.now.number:
-            return None
-        kept = list(self.kept)
-        return self.hub.Lazy(kept, lambda *now: any(abs(v / number - 1) < NEAR for v in now))
+    def values(self):
+        """Those of the open step."""
+        kept = self.kept if self.step == self.hub.steps.now.number else []
+        return [value_of(one) for one in kept]
 
 
 # ---- gathered for the loss -----------------------------------------------------------------------
 
 KEPT = 16  # gathers of a detailed step
-NEAR = 1e-6  # of a number that the script holds in f32
 NODES = 20000  # of a graph that is walked
 NAMES = ("all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_coalesced")
 # nodes that keep an operand as it was, by the names of their operands
