@@ -605,13 +605,14 @@ static void judge_replaced(const ls_observe_trace *trace, int k, const ls_event 
         !ls_event_to_bool(ls_event_at(ls_event_at(averages, 0), 2), false)) {
         return;
     }
-    ls_finding_set(out, LS_FAIL, ls_event_text(load, at, ""),
-                   "the average is made anew of the weights that were loaded: what the file holds "
-                   "of it is not loaded, or is replaced after that",
-                   "load the average from the file after it is made, and keep it",
-                   "rank %d: the job goes on from %.100s, which holds the average of the weights, "
-                   "and its own begins with the weights",
-                   k, path);
+    ls_finding_set(
+        out, LS_FAIL, ls_event_text(load, at, ""),
+        "the average is made again, of the weights that were loaded: what the file holds "
+        "of it is not loaded, or is replaced after that",
+        "load the average from the file after it is made, and keep it",
+        "rank %d: the job goes on from %.100s, which holds the average of the weights, "
+        "and its own begins with the weights",
+        k, path);
 }
 
 /* The share of the way that an average moves changes from step to step, by a count of them. In a

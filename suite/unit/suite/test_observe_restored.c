@@ -654,7 +654,7 @@ static const struct {
     {"/a/", AVERAGED_AS("[0,\"7\",true]", "0.1", "0.1", "0.1", ""),
      AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_FAIL,
      "which holds the average of the weights, and its own begins with the weights | the average is "
-     "made anew of the weights that were loaded"},
+     "made again, of the weights that were loaded"},
     {"/a/", AVERAGED_AS("[0,\"7\",false]", "0.1", "0.1", "0.1", ""),
      AVERAGES_ON("9", "0.1", "0.1", "0.1"), LS_PASS, ""},
     {"/a/", AVERAGED_AS("[0,\"7\",true]", "0.1", "0.1", "0.1", ""), AVERAGES_ON("9", "0", "0", "0"),
