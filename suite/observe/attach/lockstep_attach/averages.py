@@ -137,8 +137,12 @@ class Averages:
         """[number, digest, whether what is saved holds its tensors] of those that are known."""
         held = ((number, twin.ref()) for number, twin in enumerate(self.twins or ()))
         held = [(n, list(m.parameters())) for n, m in held if m is not None]
-        digest, saved = self.hub.digests.digest, tensors_in(self.hub.torch, saved, [])
-        places = {t.data_ptr() for t in saved if t.layout == self.hub.torch.strided}
+        torch, digest = self.hub.torch, self.hub.digests.digest
+        # others than plain tensors, as those in parts, may have no memory to ask for
+        plain = (
+            t for t in tensors_in(torch, saved, []) if type(t) in (torch.Tensor, torch.nn.Parameter)
+        )
+        places = {t.data_ptr() for t in plain if t.layout == torch.strided} if held else ()
         return [
             [n, digest([p.detach() for p in params]), all(p.data_ptr() in places for p in params)]
             for n, params in held
