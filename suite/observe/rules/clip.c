@@ -50,8 +50,9 @@ typedef struct set_sum {
     int64_t largest;
 } set_sum;
 
-/* which: -1 all, else model m for m >= 0 or optimizer -2 - o. */
-static set_sum sum_set(const ls_samples *samples, int rank, int which, int index)
+/* which: -1 all, else model m for m >= 0 or optimizer -2 - o. clipped: without those whose gradient
+ * the script took away between backward and clip, as of a layer that is frozen at first. */
+static set_sum sum_set(const ls_samples *samples, int rank, int which, int index, bool clipped)
 {
     set_sum set = {0};
     const ls_observe_rank *own = &samples->trace->rank[rank];
@@ -66,7 +67,9 @@ static set_sum sum_set(const ls_samples *samples, int rank, int which, int index
                 ls_samples_read(samples->file[rank], "norm", own->tensor[i].name, NULL);
             int64_t elements = own->tensor[i].elements;
             set.given++;
-            if (norm.v != NULL && norm.count > index && !isnan(norm.v[index])) {
+            if (norm.v != NULL && norm.count > index && !isnan(norm.v[index]) &&
+                (!clipped || ls_dumpfile_findf(samples->file[rank], "clipped/%s",
+                                               own->tensor[i].name) != NULL)) {
                 set.with_gradient++;
                 set.square += norm.v[index];
                 set.largest = elements > set.largest ? elements : set.largest;
@@ -126,8 +129,8 @@ static bool judge_norm(const ls_samples *samples, int rank, const ls_call *call,
     if (ls_event_to_number(type, type == NULL ? 2 : NAN) != 2 || isnan(returned)) {
         return true;
     }
-    for (int which = -1 - optimizers; which < models; which++) {
-        set_sum set = sum_set(samples, rank, which, index);
+    for (int way = 0; way < 2 * (1 + optimizers + models); way++) {
+        set_sum set = sum_set(samples, rank, way / 2 - 1 - optimizers, index, way % 2 == 1);
         if (set.with_gradient == 0 || (params != set.given && params != set.with_gradient)) {
             continue;
         }

@@ -125,6 +125,7 @@ typedef enum fake_fault {
     FAULT_REMADE_APART, /* the same; what backward gave has other shapes on rank 1 */
     FAULT_LOST_PARAM,
     FAULT_MOVED_PARAM, /* in no group either, and the script moves it itself */
+    FAULT_TAKEN_AWAY,  /* right: the script takes its gradient away before it clips */
     FAULT_FOREIGN,
     FAULT_SCHEDULE,    /* of another optimizer */
     FAULT_RATE_SET,    /* of this one, and the script writes over what it gave */
@@ -255,6 +256,11 @@ static inline bool fake_is_out(const fake_state *s, int t)
     return (fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_MOVED_PARAM)) && t == 2;
 }
 
+static inline bool fake_is_unclipped(const fake_state *s, int t)
+{
+    return fake_is_out(s, t) || (fake_is(s, FAULT_TAKEN_AWAY) && t == 2);
+}
+
 static inline double fake_rate(const fake_state *s)
 {
     return fake_is(s, FAULT_LOST) ? fake_lr / 1024 : fake_lr;
@@ -382,7 +388,7 @@ static inline void fake_prepare(fake_state *s)
                 x->grad[i] *= fake_is(s, FAULT_UNSCALED_TWICE) ? inverse : 1;
                 float limit = fake_is(s, FAULT_VALUE_NORM) ? (float)s->job->clip : INFINITY;
                 float within = fmaxf(-limit, fminf(limit, x->grad[i]));
-                squares += fake_is_out(s, t) ? 0 : (double)within * within;
+                squares += fake_is_unclipped(s, t) ? 0 : (double)within * within;
                 most = fmax(most, fabs(x->grad[i]));
             }
         }
@@ -504,9 +510,9 @@ static inline void fake_step(fake_state *s, int step)
                 x->param[i] = param;
                 x->first[i] = first;
                 x->second[i] = second;
-                bool stays = fake_is(s, FAULT_NO_STEP) ||
-                             (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2) ||
-                             (fake_is(s, FAULT_LOST_PARAM) && t == 2);
+                bool stays =
+                    fake_is(s, FAULT_NO_STEP) || (fake_is(s, FAULT_SKIPS) && k == 1 && step == 2) ||
+                    ((fake_is(s, FAULT_LOST_PARAM) || fake_is(s, FAULT_TAKEN_AWAY)) && t == 2);
                 x->next[i] = stays ? param : x->next[i];
                 x->next[i] = fake_is_half(s) ? fake_bf16(x->next[i]) : x->next[i];
                 x->next_first[i] = stays ? first : x->next_first[i];
@@ -633,7 +639,7 @@ static inline void fake_add_tensor(const fake_state *s, ls_safetensors_writer *w
     if (s->job->scale != 0) {
         fake_add(w, "grad", t, "", LS_F32, x->grad, n);
     }
-    if (s->job->clip != 0 && !fake_is_out(s, t)) {
+    if (s->job->clip != 0 && !fake_is_unclipped(s, t)) {
         fake_add(w, "clipped", t, "", LS_F32, x->clipped, n);
     }
     if (fake_is_remade(s) && t > 0) {

@@ -238,6 +238,8 @@ static const struct {
      "step 1, rank 0: in 3 of 3 tensors no clip"},
     {CLIPPED(FAULT_LOST_PARAM, 0.25), "optimizer.clip", LS_PASS,
      "8 clipped tensors recomputed, and 4 norms"},
+    {CLIPPED(FAULT_TAKEN_AWAY, 0.25), "optimizer.clip", LS_PASS,
+     "8 clipped tensors recomputed, and 4 norms"},
     {SCALED(FAULT_FACTOR, 64), "optimizer.unscaled", LS_WEAK,
      "of 3 tensors between unscaling and the step, by a factor of 0.333333:"},
     {CLIPPED(FAULT_UNCLIPPED, 0.25), "optimizer.clip", LS_FAIL,
