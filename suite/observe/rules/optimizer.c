@@ -552,8 +552,9 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
     ls_observe_finding one[2] = {0};
     int64_t compared = 0;
     follow f = {0};
-    if (ls_job_trains_members(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
+    const char *apart = ls_job_apart(trace);
+    if (apart != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", apart);
     } else {
         compare_ranks(trace, &compared, out);
     }

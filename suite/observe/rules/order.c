@@ -148,6 +148,11 @@ static void compare_collectives(const ls_observe_trace *trace, int rank,
 void ls_rules_order_collectives(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     int compared = 0;
+    const char *apart = ls_job_apart(trace);
+    if (apart != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", apart);
+        return;
+    }
     for (int k = 1; k < trace->world; k++) {
         for (int i = 0; i < trace->rank[0].step_count; i++) {
             compare_collectives(trace, k, &trace->rank[0].step[i], &compared, out);

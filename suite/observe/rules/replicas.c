@@ -15,11 +15,11 @@ static bool concerns(const ls_observe_trace *trace, ls_observe_finding *out)
                        class);
         return false;
     }
-    if (ls_job_trains_members(trace)) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", ls_job_members);
-        return false;
+    const char *apart = ls_job_apart(trace);
+    if (apart != NULL) {
+        ls_verdict_set(&out->verdict, LS_UNSUPPORTED, "%s", apart);
     }
-    return true;
+    return apart == NULL;
 }
 
 /* ---- the start ------------------------------------------------------------------------------- */

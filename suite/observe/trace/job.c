@@ -284,11 +284,13 @@ static double first_rate(const ls_observe_rank *rank)
     return ls_event_number(ls_event_at(groups, 0), lr, NAN);
 }
 
+/* Before its first step. */
 static bool restores_optimizer(const ls_observe_rank *rank)
 {
     const ls_event *restore;
     ls_event_each(restore, ls_trace_events(rank, restore)) {
-        if (strcmp(ls_event_text(restore, what, ""), "optimizer") == 0) {
+        if (strcmp(ls_event_text(restore, what, ""), "optimizer") == 0 &&
+            ls_saved_step(restore) == 0) {
             return true;
         }
     }
@@ -302,10 +304,6 @@ bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b)
            !restores_optimizer(&trace->rank[b]) && trace->rank[a].step_count > 0 &&
            ls_trace_find(&trace->rank[a].step[0], LS_CALL_SCHEDULE, 0) < 0;
 }
-
-const char ls_job_members[] =
-    "each rank trains a model of its own, by a rate or into a file of its own: an ensemble, or a "
-    "search";
 
 /* Whether both write weights of a model, and no file in common. */
 static bool save_apart(const ls_observe_rank *a, const ls_observe_rank *b)
@@ -325,30 +323,111 @@ static bool save_apart(const ls_observe_rank *a, const ls_observe_rank *b)
     return mine > 0 && its > 0;
 }
 
+/* Whether a collective comes between a training forward and an optimizer's step. */
 static bool shares_steps(const ls_observe_rank *rank)
 {
     ls_trace_each_step(step, rank) {
-        int c = ls_trace_find(step, LS_CALL_COLLECTIVE, 0);
-        if (c >= 0 && ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, c) >= 0) {
+        bool forward = false, shared = false;
+        ls_trace_each_call(call, step) {
+            forward = forward ||
+                      (call->kind == LS_CALL_FORWARD && ls_event_bool(call->json, training, false));
+            shared = shared || (forward && call->kind == LS_CALL_COLLECTIVE);
+            if (shared && call->kind == LS_CALL_OPTIMIZER_STEP) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Whether their models begin with other values, or have other parameters. */
+static bool start_apart(const ls_observe_rank *a, const ls_observe_rank *b)
+{
+    const ls_event *one = ls_event_list(ls_job_model(a, 0), param_digests), *x;
+    const ls_event *other = ls_event_list(ls_job_model(b, 0), param_digests), *y;
+    int count = ls_event_count(one);
+    for (int i = 0; i < count && count == ls_event_count(other); i++) {
+        x = ls_event_at(one, i), y = ls_event_at(other, i);
+        if (ls_event_is_text(x) && ls_event_is_text(y) && strcmp(x->text, y->text) != 0) {
+            return true;
+        }
+    }
+    return count > 0 && ls_event_count(other) > 0 && count != ls_event_count(other);
+}
+
+/* More numbers than a script's metrics have, and not the parameters: what members predict. */
+static bool is_of_results(const ls_observe_rank *rank, const ls_call *call)
+{
+    enum { METRICS = 8 };
+    int64_t elements = ls_event_integer(call->json, elements, 0), all = 0;
+    bool of_results = call->kind == LS_CALL_COLLECTIVE && elements > METRICS;
+    for (int i = 0; of_results && i < rank->tensor_count; i++) {
+        all += rank->tensor[i].elements;
+        of_results = elements != rank->tensor[i].elements && elements != all;
+    }
+    return of_results;
+}
+
+static bool shares_results(const ls_observe_rank *rank)
+{
+    ls_trace_each_call_of(walk, rank) {
+        if (is_of_results(rank, walk.call)) {
+            return true;
+        }
+    }
+    for (int i = 0; rank->open != NULL && i < rank->open->call_count; i++) {
+        if (is_of_results(rank, &rank->open->call[i])) {
             return true;
         }
     }
     return false;
 }
 
-bool ls_job_trains_members(const ls_observe_trace *trace)
+static bool trains_members(const ls_observe_trace *trace)
 {
     bool apart = trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace);
     for (int k = 0; k < trace->world && apart; k++) {
+        const ls_observe_rank *own = &trace->rank[k], *other = own - 1;
         const ls_event *data;
-        ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
+        ls_event_each(data, ls_trace_events(own, data)) {
             apart = apart && ls_event_int(data, replicas, 1) == 1;
         }
-        apart = apart && !shares_steps(&trace->rank[k]);
-        apart = apart && (k == 0 || ls_job_built_with_rates(trace, k - 1, k) ||
-                          save_apart(&trace->rank[k - 1], &trace->rank[k]));
+        apart = apart && !shares_steps(own);
+        apart = apart &&
+                (k == 0 || ls_job_built_with_rates(trace, k - 1, k) || save_apart(other, own) ||
+                 (start_apart(other, own) && shares_results(other) && shares_results(own)));
     }
     return apart;
+}
+
+/* Steps before the first forward of a model in DistributedDataParallel; -1: there is none. */
+static int steps_alone(const ls_observe_rank *rank)
+{
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            const ls_event *model = call->model < 0 ? NULL : ls_job_model(rank, call->model);
+            if (model != NULL && ls_job_model_is_ddp(model)) {
+                return (int)(step - rank->step);
+            }
+        }
+    }
+    return -1;
+}
+
+const char *ls_job_apart(const ls_observe_trace *trace)
+{
+    if (trains_members(trace)) {
+        return "each rank trains a model of its own, by a rate, into a file or from a start of its "
+               "own: an ensemble, or a search";
+    }
+    for (int k = 1; k < trace->world && trace->attached; k++) {
+        int mine = steps_alone(&trace->rank[k]), first = steps_alone(&trace->rank[0]);
+        if (mine >= 0 && first >= 0 && mine != first) {
+            return "a rank trained alone before all ranks did: steps of one number are not the "
+                   "same step";
+        }
+    }
+    return NULL;
 }
 
 int ls_job_compare_samples(const ls_samples *samples, const char *group, ls_job_names *names)

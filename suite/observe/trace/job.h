@@ -62,12 +62,12 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
 /* Whether two ranks' first optimizers had other rates before their first step, and no state was
  * restored into them. */
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
-/* Whether each rank trains a model of its own: members of an ensemble, or points of a search. None
- * is in DistributedDataParallel, their optimizers are built with other rates or they write weights
- * to files of their own alone, no collective comes before an optimizer's step, and no sampler
- * divides the data. */
-bool ls_job_trains_members(const ls_observe_trace *trace);
-extern const char ls_job_members[]; /* the sentence for it */
+/* Why what ranks do in steps of one number need not agree, or NULL. Each may train a model of its
+ * own, a member of an ensemble or a point of a search: none is in DistributedDataParallel, no
+ * collective stands within a step, no sampler divides the data, and their optimizers are built with
+ * other rates, they write weights to files of their own alone, or they begin with other weights and
+ * share more numbers behind their steps than metrics have. Or one trained alone before. */
+const char *ls_job_apart(const ls_observe_trace *trace);
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
 /* The tensors of a group of samples ("param", "used", "next") that differ between ranks; returns

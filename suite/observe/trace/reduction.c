@@ -83,7 +83,7 @@ bool ls_reduction_concerns(const ls_observe_trace *trace, ls_observe_finding *ou
         class = ls_job_averages_later(trace);
     }
     const char *why = class != NULL ? ": gradients are not averaged as DistributedDataParallel does"
-                      : ls_job_trains_members(trace) ? ls_job_members
+                      : ls_job_apart(trace) != NULL ? ls_job_apart(trace)
                       : ls_by_hand_averages_later(trace)
                           ? "the script averages parameters after the step, not gradients before it"
                       : ls_by_hand_divides_model(trace)

@@ -581,6 +581,19 @@ CALLS_TEST(other_orders_are_judged, ends)
                          ",; 1: =RandomSampler 20 20 0 1 3 "                    \
                          "\"replicas\":" replicas ",;"
 
+/* The ranks' models begin with other values, and `made` of all numbers are shared behind a step. */
+#define BEGINS(rank, digest, kind)                                               \
+    rank ": {\"event\":\"model\",\"model\":0,\"kind\":\"" kind "\",\"world\":2," \
+         "\"params\":[[\"fc.weight\",4,\"f32\",true]],\"param_digests\":[\"" digest "\"]};"
+#define SEEDED(one, other, made) \
+    ALONE("0.1", "1")            \
+    BEGINS("0", one, "plain") BEGINS("1", other, "plain") "F b O Z; A" made " F b O Z"
+#define MANY "{\"elements\":240}"
+/* Steps of a plain model, then one of a model in DistributedDataParallel. */
+#define WARMED(before)                                                                      \
+    "!\"kind\":\"plain\",;{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"params\":[]}" \
+    ";" before "; F{\"model\":1} b O Z"
+
 static const calls_row replicas[] = {
     {SYNCED "3x F b O Z", "replicas.buffers", LS_PASS,
      "equal on 2 ranks after 3 of 3 steps, the last among them"},
@@ -693,6 +706,18 @@ static const calls_row replicas[] = {
     {ALONE("0.2", "1") "F b L O Z; F b O Z", "replicas.step", LS_PASS, ""},
     {ALONE("0.2", "1") "1: {\"event\":\"restore\",\"what\":\"optimizer\"}; F b O Z",
      "replicas.step", LS_PASS, ""},
+    {ALONE("0.2", "1") "1: {\"event\":\"restore\",\"what\":\"optimizer\",\"step\":1}; F b O Z",
+     "replicas.step", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {SEEDED("1", "2", MANY), "replicas.step", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {SEEDED("1", "2", MANY), "order.collectives", LS_UNSUPPORTED, "an ensemble, or a search"},
+    {SEEDED("1", "1", MANY), "replicas.step", LS_PASS, ""},
+    {SEEDED("1", "2", "{\"elements\":8}"), "replicas.step", LS_PASS, ""},
+    {SEEDED("1", "2", "{\"elements\":9}"), "replicas.step", LS_UNSUPPORTED, ""},
+    {SEEDED("1", "2", MANY) "; F A" MANY " b O Z", "replicas.step", LS_PASS, ""},
+    {WARMED("0: F b O Z"), "replicas.step", LS_UNSUPPORTED, "a rank trained alone before"},
+    {WARMED("0: F b O Z; 0: F b O Z; 1: F b O Z"), "reduction.mean", LS_UNSUPPORTED,
+     "trained alone before"},
+    {WARMED("F b O Z"), "replicas.step", LS_PASS, ""},
 };
 
 ROWS_TEST(replicas_are_compared, replicas)
