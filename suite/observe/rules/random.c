@@ -218,6 +218,7 @@ static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *sev
 typedef struct draws {
     int compared, alike, several; /* steps in which both drew; from one state; for each sample */
     int begun, begun_alike;       /* forwards behind one that drew; of them, in one state */
+    int same, apart;              /* forwards that begin in one state, or in two */
     const ls_event *last;         /* the forward of rank 0 before */
     int64_t last_step;
     bool last_same;
@@ -235,6 +236,8 @@ static void add_draws(draws *d, const ls_observe_step *step, const ls_call *a, c
         bool drew = d->last != NULL && step->step->step - d->last_step <= 1 &&
                     !ls_event_same(d->last, a->json, begins);
         d->begun += drew;
+        d->same += same;
+        d->apart += !same;
         d->begun_alike = !same ? 0 : d->begun_alike + (drew && d->last_same);
         d->last = a->json;
         d->last_step = step->step->step;
@@ -316,11 +319,46 @@ static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d,
     (normal ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
+/* Where both ranks were given a state of their generators; NULL: not on both. */
+static const ls_event *restored(const ls_observe_trace *trace, int rank)
+{
+    const ls_event *first = ls_saved_restored(&trace->rank[0], "rng");
+    const ls_event *other = ls_saved_restored(&trace->rank[rank], "rng");
+    return first != NULL && other != NULL ? first : NULL;
+}
+
+/* The job that wrote the file began all forwards in other states on the two ranks, and this one, to
+ * which both restored one, all in the same. */
+static bool judge_restored(const ls_observe_trace *trace, int rank, const draws *d,
+                           ls_observe_finding *out)
+{
+    const ls_event *restore = restored(trace, rank);
+    if (restore == NULL || trace->before == NULL || rank >= trace->before->world) {
+        return false;
+    }
+    draws before = compare(trace->before, rank);
+    bool given =
+        before.apart > 0 && before.same == 0 && d->same > 0 && d->apart == 0 && d->begun > 0;
+    if (given) {
+        ls_finding_set(out, LS_FAIL, ls_event_text(restore, at, ""),
+                       "all ranks are given the state that one of them wrote: their noise, masks "
+                       "and dropout are equal from here on",
+                       "save the generators' states of each rank, and give each its own",
+                       "ranks 0 and %d began %d of %d forwards in states of their own before the "
+                       "file was written, and begin %d of %d in one since it was restored",
+                       rank, before.apart, before.apart + before.same, d->same, d->same + d->apart);
+    }
+    return given;
+}
+
 static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
                         ls_observe_finding *out)
 {
     draws outside = compare(trace, rank);
     *compared += outside.compared;
+    if (judge_restored(trace, rank, &outside, out)) {
+        return;
+    }
     judge_noise(trace, rank, &outside, compared, out);
     if (outside.several >= steps_alike.value) {
         ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);

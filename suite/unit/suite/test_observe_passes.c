@@ -2,6 +2,7 @@
  * validations that change, count what fills up a batch or choose by a part, and what looks like
  * them. */
 #include "observe_calls.h"
+#include "suite/observe/rules/rules.h"
 #include "suite/unit/run_suite.h"
 
 #define AT(line) "\"at\":\"train.py:" line "\","
@@ -603,6 +604,46 @@ static const calls_row drawn[] = {
 };
 
 CALLS_TEST(ranks_draw_their_own, drawn)
+
+/* A job, and one that goes on from what it wrote. */
+#define FIRST_STEP "F S B K P Z"
+#define OWN_STATES FIRST_STEP BEGUN("a", "d") BEGUN("b", "e") BEGUN("c", "f")
+#define GIVEN_TO(ranks) ranks "{\"event\":\"restore\",\"what\":\"rng\",\"at\":\"train.py:8\"}"
+
+static const struct {
+    const char *before, *now;
+    ls_verdict_code code;
+    const char *words;
+} given[] = {
+    {OWN_STATES, GIVEN_TO("") ALIKE, LS_FAIL,
+     "ranks 0 and 1 began 3 of 3 forwards in states of their own before the file was written, and "
+     "begin 3 of 3 in one since it was restored"},
+    {OWN_STATES, GIVEN_TO("0: ") ALIKE, LS_SKIP, ""},
+    {OWN_STATES, GIVEN_TO("") "; " OWN_STATES, LS_SKIP, ""},
+    {OWN_STATES, GIVEN_TO("") ALIKE BEGUN("d", "e"), LS_SKIP, ""}, /* seeded meanwhile */
+    {FIRST_STEP ALIKE, GIVEN_TO("") ALIKE, LS_SKIP, ""},
+    {OWN_STATES BEGUN("g", "g"), GIVEN_TO("") ALIKE, LS_SKIP, ""},
+    {"2x F S B K P Z", GIVEN_TO("") ALIKE, LS_SKIP, ""},
+    /* nothing is drawn */
+    {OWN_STATES, GIVEN_TO("") BEGUN("a", "a") BEGUN("a", "a"), LS_SKIP, ""},
+};
+
+ROWS_TEST(states_are_given_to_their_ranks, given)
+{
+    calls_job before, job;
+    ls_observe_finding found = {0};
+    calls_open_script(&before, 2, given[_i].before);
+    calls_judge(&before);
+    calls_open_script(&job, 2, given[_i].now);
+    calls_judge(&job);
+    job.trace->before = before.trace;
+    ls_rules_data_random(job.trace, &found);
+    ck_assert_int_eq(found.verdict.code, given[_i].code);
+    ck_assert_ptr_nonnull(strstr(found.verdict.evidence, given[_i].words));
+    job.trace->before = NULL;
+    calls_close(&job);
+    calls_close(&before);
+}
 
 /* ---- data.used ------------------------------------------------------------------------------- */
 

@@ -26,6 +26,7 @@ class Draws:
     def __init__(self, hub):
         self.hub = hub
         self.state = None  # {generator: its state}; None: nothing is looked at
+        self.begun = 0  # the step whose first forward's states are written
         self.seeds = 0
 
     def install(self):
@@ -44,11 +45,12 @@ class Draws:
         self.state = self.states() if early or self.hub.steps.comes_in_detail() else None
 
     def forward(self, entry, samples):
-        """The first of the batch."""
-        if self.state is None:
+        """The first of the batch, or of a detailed step."""
+        before, self.state, step = self.state, None, self.hub.steps.now
+        if before is None and (not step.detail or self.begun == step.number):
             return
-        before, self.state, now = self.state, None, self.states()
-        drawn = self.between(before, now)
+        self.begun, now = step.number, self.states()
+        drawn = self.between(before, now) if before is not None else []
         if drawn:
             entry.update(drawn=drawn, samples=samples)
         words = [str(_plain(now[name])) for name in now if name not in WORDS]
