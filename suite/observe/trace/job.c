@@ -323,15 +323,15 @@ static bool save_apart(const ls_observe_rank *a, const ls_observe_rank *b)
     return mine > 0 && its > 0;
 }
 
-/* Whether a collective comes between a training forward and an optimizer's step. */
+/* Whether a collective comes between a training forward, or a backward, and an optimizer's step. */
 static bool shares_steps(const ls_observe_rank *rank)
 {
     ls_trace_each_step(step, rank) {
-        bool forward = false, shared = false;
+        bool begun = false, shared = false;
         ls_trace_each_call(call, step) {
-            forward = forward ||
-                      (call->kind == LS_CALL_FORWARD && ls_event_bool(call->json, training, false));
-            shared = shared || (forward && call->kind == LS_CALL_COLLECTIVE);
+            begun = begun || call->kind == LS_CALL_BACKWARD ||
+                    (call->kind == LS_CALL_FORWARD && ls_event_bool(call->json, training, false));
+            shared = shared || (begun && call->kind == LS_CALL_COLLECTIVE);
             if (shared && call->kind == LS_CALL_OPTIMIZER_STEP) {
                 return true;
             }
@@ -355,17 +355,41 @@ static bool start_apart(const ls_observe_rank *a, const ls_observe_rank *b)
     return count > 0 && ls_event_count(other) > 0 && count != ls_event_count(other);
 }
 
+/* Of a parameter's elements, 1; of all parameters', 2; of other numbers, 0. */
+static int weights_in(const ls_observe_rank *rank, const ls_call *call)
+{
+    int64_t elements = ls_event_integer(call->json, elements, 0), all = 0;
+    int found = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        all += rank->tensor[i].elements;
+        found = elements == rank->tensor[i].elements ? 1 : found;
+    }
+    return elements == all ? 2 : found;
+}
+
+/* Whether the script adds up all parameters behind a step: averages, of which none is a member. */
+static bool averages(const ls_observe_rank *rank)
+{
+    ls_trace_each_step(step, rank) {
+        int sums = 0;
+        ls_trace_each_kind(call, step, LS_CALL_COLLECTIVE) {
+            bool sum = ls_event_text(call->json, reduce, "")[0] != '\0';
+            int weights = sum ? weights_in(rank, call) : 0;
+            sums += weights == 2 ? rank->tensor_count : weights * call->times;
+        }
+        if (sums > 0 && sums >= rank->tensor_count) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* More numbers than a script's metrics have, and not the parameters: what members predict. */
 static bool is_of_results(const ls_observe_rank *rank, const ls_call *call)
 {
     enum { METRICS = 8 };
-    int64_t elements = ls_event_integer(call->json, elements, 0), all = 0;
-    bool of_results = call->kind == LS_CALL_COLLECTIVE && elements > METRICS;
-    for (int i = 0; of_results && i < rank->tensor_count; i++) {
-        all += rank->tensor[i].elements;
-        of_results = elements != rank->tensor[i].elements && elements != all;
-    }
-    return of_results;
+    return call->kind == LS_CALL_COLLECTIVE &&
+           ls_event_integer(call->json, elements, 0) > METRICS && weights_in(rank, call) == 0;
 }
 
 static bool shares_results(const ls_observe_rank *rank)
@@ -387,12 +411,12 @@ static bool trains_members(const ls_observe_trace *trace)
 {
     bool apart = trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace);
     for (int k = 0; k < trace->world && apart; k++) {
-        const ls_observe_rank *own = &trace->rank[k], *other = own - 1;
+        const ls_observe_rank *own = &trace->rank[k], *other = &trace->rank[k > 0 ? k - 1 : 0];
         const ls_event *data;
         ls_event_each(data, ls_trace_events(own, data)) {
             apart = apart && ls_event_int(data, replicas, 1) == 1;
         }
-        apart = apart && !shares_steps(own);
+        apart = apart && !shares_steps(own) && !averages(own);
         apart = apart &&
                 (k == 0 || ls_job_built_with_rates(trace, k - 1, k) || save_apart(other, own) ||
                  (start_apart(other, own) && shares_results(other) && shares_results(own)));
