@@ -1054,6 +1054,34 @@ train(model, optimizer)
 
 
 @test
+def copies_that_are_stepped_are_compared(context):
+    code = """
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = nn.parallel.DistributedDataParallel(Net().bfloat16())
+copies = [nn.Parameter(p.detach().float()) for p in model.parameters()]
+optimizer = torch.optim.SGD(copies, lr=0.1)
+model.module.b.bias.data.fill_(0.5)
+for _ in range(3):
+    model.zero_grad()
+    loss = F.cross_entropy(model(inputs.bfloat16()).float(), targets)
+    loss.backward()
+    for own, p in zip(copies, model.parameters()):
+        own.grad = p.grad.float()
+    optimizer.step()
+    for own, p in zip(copies, model.parameters()):
+        p.data.copy_(own.detach())
+print(loss.item())
+dist.destroy_process_group()
+"""
+    done, said = with_and_without(context.root, "copies", ODD_START + code)
+    assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+    calls = [call for event in said if event["event"] == "step" for call in event["calls"]]
+    found = [call["copies"] for call in calls if call["call"] == "optimizer_step"]
+    assert found == [[4, 3, "b.bias"], [4, 4, ""], [4, 4, ""]], found
+
+
+@test
 def parameters_that_train_freezes_late(context):
     """By a train() of the model itself, or of a part of it, that nothing has called before."""
     code = """

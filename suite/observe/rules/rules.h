@@ -49,6 +49,8 @@ void ls_restored_rate_judge(const ls_observe_rank *rank, int k, bool again, bool
 
 /* still.c: whether what is trained moves; fails where it does not. */
 void ls_still_judge_optimizers(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Copies that an optimizer steps in the place of the model's parameters; true: it fails. */
+bool ls_still_judge_copies(const ls_observe_trace *trace, ls_observe_finding *out);
 void ls_still_judge_branches(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Copies of a model's weights on a rank; returns how often one was looked at. */
 int ls_still_judge_shadows(const ls_observe_trace *trace, int rank, ls_observe_finding *out);

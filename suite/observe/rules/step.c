@@ -741,7 +741,7 @@ static void conclude(const tally *t, ls_observe_finding *out)
 void ls_rules_step_judge(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     tally t = {.at = ""};
-    if (find_double_step(trace, out)) {
+    if (find_double_step(trace, out) || ls_still_judge_copies(trace, out)) {
         return;
     }
     bool changed = false;

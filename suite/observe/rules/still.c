@@ -1,5 +1,6 @@
 /* Whether what is trained moves: an optimizer's parameters, a branch of the model, the weights that
- * are validated. Parts of the rules optimizer.step, reduction.covered and optimizer.average. */
+ * are validated; and whether what is stepped is the model. Parts of the rules optimizer.step,
+ * reduction.covered and optimizer.average. */
 #include <math.h>
 #include <string.h>
 
@@ -302,4 +303,62 @@ int ls_still_judge_validations(const ls_observe_trace *trace, ls_observe_finding
                        start);
     }
     return seen;
+}
+
+/* ---- copies that are stepped in a model's place ---------------------------------------------- */
+
+/* Where the rank first read a file, else where the optimizer was built. */
+static const char *place_of_copies(const ls_observe_rank *rank, const ls_call *call)
+{
+    const ls_event *load = ls_event_first(ls_trace_events(rank, load));
+    return load != NULL ? ls_event_text(load, at, "")
+                        : ls_event_text(ls_job_optimizer(rank, call->optimizer), at, "");
+}
+
+/* The optimizer's first step finds other values in its copies than in the model, and a later one
+ * the same in all: after each step the model takes theirs. */
+static bool judge_copies(const ls_observe_rank *rank, int k, int optimizer, ls_observe_finding *out)
+{
+    const ls_event *first = NULL;
+    ls_trace_each_call_of(walk, rank) {
+        const ls_call *call = walk.call;
+        if (call->kind != LS_CALL_OPTIMIZER_STEP || call->optimizer != optimizer) {
+            continue;
+        }
+        const ls_event *copies = ls_event_list(call->json, copies);
+        int count = (int)ls_event_number_at(copies, 0), equal = (int)ls_event_number_at(copies, 1);
+        if (first == NULL && (ls_event_count(copies) < 3 || equal == count)) {
+            return false;
+        }
+        if (first != NULL && ls_event_count(copies) == 3 && equal == count) {
+            int held = (int)ls_event_number_at(first, 1);
+            ls_finding_set(out, LS_FAIL, place_of_copies(rank, call),
+                           "the copies were made before the model had its weights: the first step "
+                           "puts older ones in their place",
+                           "copy the model's weights into the optimizer's copies once they are "
+                           "loaded, or build the optimizer after that",
+                           "rank %d: optimizer %d steps copies of %d parameters, of which %d hold "
+                           "other values than the model before the first step (%.60s), and none "
+                           "by step %lld",
+                           k, optimizer, count, count - held,
+                           ls_event_to_text(ls_event_at(first, 2), ""),
+                           (long long)walk.step->step->step);
+            return true;
+        }
+        first = first == NULL ? copies : first;
+    }
+    return false;
+}
+
+bool ls_still_judge_copies(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world; k++) {
+        int optimizers = ls_event_count(ls_trace_events(&trace->rank[k], optimizer));
+        for (int i = 0; i < optimizers; i++) {
+            if (judge_copies(&trace->rank[k], k, i, out)) {
+                return true;
+            }
+        }
+    }
+    return false;
 }

@@ -594,6 +594,8 @@ CALLS_TEST(other_orders_are_judged, ends)
     "!\"kind\":\"plain\",;{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"params\":[]}" \
     ";" before "; F{\"model\":1} b O Z"
 
+#define COPIED(equal) "F b O{\"copies\":[2," equal ",\"fc.bias\"]} Z"
+
 static const calls_row replicas[] = {
     {SYNCED "3x F b O Z", "replicas.buffers", LS_PASS,
      "equal on 2 ranks after 3 of 3 steps, the last among them"},
@@ -678,6 +680,16 @@ static const calls_row replicas[] = {
     /* a second step by one gradient, and by none */
     {"!;" TRAINED "2x F b O O Z", "optimizer.step", LS_FAIL, "steps twice after one backward pass"},
     {"!;" TRAINED "2x F b O Z O Z", "optimizer.step", LS_WEAK, "no detailed step"},
+    /* copies of parameters are stepped: made before a file was read, or taken over in no step */
+    {COPIED("0") "; " COPIED("2"), "optimizer.step", LS_FAIL,
+     "steps copies of 2 parameters, of which 2 hold other values than the model before the first "
+     "step (fc.bias), and none by step 2 | the copies were made before the model had its weights: "
+     "the first step puts older ones in their place | train.py:7 |"},
+    {"{\"event\":\"load\",\"at\":\"train.py:9\"}; " COPIED("1") "; " COPIED("2"), "optimizer.step",
+     LS_FAIL, "older ones in their place | train.py:9 |"},
+    {COPIED("0") "; " COPIED("0"), "optimizer.step", LS_WEAK, "no detailed step"},
+    {COPIED("2") "; " COPIED("0") "; " COPIED("2"), "optimizer.step", LS_WEAK, "no detailed step"},
+    {"F b O Z; " COPIED("0") "; " COPIED("2"), "optimizer.step", LS_WEAK, "no detailed step"},
     /* more steps in detail would show no more */
     {"{\"event\":\"attach\",\"error\":\"backward came first\",\"quiet\":false}; 2x b O Z",
      "reduction.left", LS_WEAK,

@@ -511,8 +511,28 @@ class Optimizers:
         if stale is not None:
             entry["stale_casts"] = stale
         hub.autograd.before_change()
+        copies = self._copies(params) if steps.now.detail else None
+        if copies is not None:
+            entry["copies"] = copies
         steps.detail.before_step(optimizer, params, found_inf is None)
         return optimizer, params, found_inf, scaled, begin_ns
+
+    def _copies(self, params):
+        """[how many, how many are equal, the first other one's name] of parameters of no model that
+        have the shapes of the models' trainable ones, in their order, next to those; None: they do
+        not.
+        """
+        models, torch = self.hub.models, self.hub.torch
+        if not params or any(models.entry_of(param) is not None for param in params):
+            return None
+        trained = models.trainable()
+        if [tuple(p.shape) for _, p in trained] != [tuple(p.shape) for p in params]:
+            return None
+        if any(hasattr(type(p), "to_local") for p in params):
+            return None
+        pairs = zip(trained, params)
+        others = [e.name for (e, p), own in pairs if not torch.equal(p, own.detach().to(p))]
+        return [len(params), len(params) - len(others), others[0] if others else ""]
 
     def _has_new_gradients(self, optimizer):
         """Whether the script put other gradients into place since its last step, in a step without
