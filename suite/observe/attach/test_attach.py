@@ -220,6 +220,7 @@ MEMBERS = {
     "freed": "optimizer count among",
     "averaged": "step average share bound",
     "schedule": "schedule class at step holds",
+    "schedule_moved": "schedule at",
     "unfinished": "calls",
     "step": "step loss loss_scale loss_scale_next skipped lr images ms at_ns detail calls",
     "attach": "error at quiet",
@@ -1051,6 +1052,29 @@ train(model, optimizer)
     (freed,) = [event for event in said if event["event"] == "freed"]
     assert (freed["optimizer"], freed["count"], freed["among"]) == (0, 1, 5), freed
     assert not [event for event in said if event.get("quiet")], said
+
+
+@test
+def schedules_that_a_library_counts_on(context):
+    """As ignite's LRScheduler, which calls no step()."""
+    code = """
+import warnings
+warnings.simplefilter("ignore")  # get_lr() out of step()
+model = Net()
+optimizer = sgd(model)
+moved, read, stepped = (torch.optim.lr_scheduler.StepLR(optimizer, 9) for _ in range(3))
+optimizer.step()
+stepped.step()
+read.get_lr()
+for _ in range(2):
+    moved.last_epoch += 1
+    moved.get_lr()
+train(model, optimizer)
+"""
+    done, said = with_and_without(context.root, "counted_on", ODD_START + code)
+    assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+    found = [event["schedule"] for event in said if event["event"] == "schedule_moved"]
+    assert found == [0], said
 
 
 @test

@@ -726,6 +726,18 @@ static bool rate_changes(const ls_observe_rank *rank, int64_t after)
     return false;
 }
 
+/* A library counts it on, and asks it for its values. */
+static bool is_moved(const ls_observe_rank *rank, const ls_event *schedule)
+{
+    const ls_event *moved;
+    ls_event_each(moved, ls_trace_events(rank, schedule_moved)) {
+        if (ls_event_int(moved, schedule, -1) == ls_event_int(schedule, schedule, -2)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static const ls_tol idle_passes =
     LS_TOL(2, "whole passes: a schedule of epochs is stepped after the first at the latest");
 static const ls_tol many_steps =
@@ -743,7 +755,7 @@ static void judge_idle(const ls_observe_rank *rank, ls_observe_finding *out)
         int64_t step = ls_event_integer(event, step, 0), after = steps_of(rank) - step;
         int passes = passes_after(rank, step);
         if (strstr(class, "Plateau") != NULL || strstr(class, "SWA") != NULL ||
-            ls_spans_held(rank, event) || out->verdict.code != LS_PASS ||
+            ls_spans_held(rank, event) || is_moved(rank, event) || out->verdict.code != LS_PASS ||
             (passes < idle_passes.value && (double)after < many_steps.value) ||
             (double)after < idle_steps.value || rate_changes(rank, step)) {
             continue;

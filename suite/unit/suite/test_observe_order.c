@@ -593,7 +593,13 @@ CALLS_TEST(other_orders_are_judged, others)
     "\"step\":0,\"holds\":[],\"stepped_if\":true}"
 
 /* A schedule that is built and not stepped in nine steps. */
+#define MOVED(schedule) "{\"event\":\"schedule_moved\",\"schedule\":" schedule "}; "
+
 static const calls_row idle[] = {
+    {SCHEDULE("StepLR") "; " MOVED("0") "8x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"),
+     "order.schedule", LS_SKIP, ""},
+    {SCHEDULE("StepLR") "; " MOVED("1") "8x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"),
+     "order.schedule", CALLS_HINT, "never stepped"},
     {SCHEDULE("StepLR") "; 8x F S B K P Z; " PASS_OF("1") "; " PASS_OF("5"), "order.schedule",
      CALLS_HINT,
      "a StepLR is built and never stepped, in 8 steps and 2 whole passes | scheduler.step() is "

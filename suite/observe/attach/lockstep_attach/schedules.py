@@ -60,6 +60,7 @@ class Schedules:
         self.building = 0  # constructors take a first step of their own
         self.depth = 0  # schedules that hold others step them
         self.stepped = ByObject()  # by the script: True
+        self.counts_built = ByObject()  # last_epoch as the constructor left it; None: it moved
 
     def install(self):
         module = self.hub.torch.optim.lr_scheduler
@@ -75,6 +76,8 @@ class Schedules:
             self.hub.wrap(kind, "__init__", self._enter_init, self._leave_init)
         if "step" in kind.__dict__:
             self.hub.wrap(kind, "step", self._enter_step, self._leave_step)
+        if "get_lr" in kind.__dict__:
+            self.hub.wrap(kind, "get_lr", None, self._asked)
 
     def _enter_init(self, args, kwargs):
         # a user's class that overrides step is met here first
@@ -93,6 +96,7 @@ class Schedules:
         number = self.numbers.number(schedule)
         if number >= BUILT:
             return
+        self.counts_built.put(schedule, getattr(schedule, "last_epoch", None))
         held = []
         for value in vars(schedule).values():
             held += value if isinstance(value, (list, tuple)) else [value]
@@ -142,6 +146,17 @@ class Schedules:
         if better in ("min", "max") and metric is not None:
             plain = metric.detach() if isinstance(metric, self.hub.torch.Tensor) else metric
             entry.update(metric=float(plain), better=better)
+
+    def _asked(self, note, args, kwargs, result, error):
+        """A library counts on by itself, and asks for the values."""
+        if self.depth or self.building or error is not None:
+            return
+        schedule = args[0]
+        count, built = getattr(schedule, "last_epoch", None), self.counts_built.get(schedule)
+        if built is not None and isinstance(count, (int, float)) and count != built:
+            self.counts_built.put(schedule, None)
+            number = self.numbers.number(schedule)
+            self.hub.put("schedule_moved", schedule=number, at=self.hub.places.here())
 
     def counts(self):
         """Where the schedules of the job stand."""
