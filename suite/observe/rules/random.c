@@ -2,8 +2,10 @@
  * sample (noise, augmentation, masks), the ranks train on fewer different ones than they seem to.
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/list.h"
 #include "kernels/core/text.h"
 #include "rules.h"
 #include "suite/observe/trace/calls.h"
@@ -192,6 +194,107 @@ static void judge_workers(const ls_observe_trace *trace, int rank, int *compared
 }
 
 /* ---- the script's own ------------------------------------------------------------------------ */
+
+/* Numbers that a step draws for each of its samples, between the batch and a forward. */
+typedef struct noise {
+    const ls_event *drawn; /* [generator, name of its state, how many] */
+    const ls_call *call;
+    int64_t step;
+} noise;
+
+/* NULL: none for each sample. */
+static const ls_event *drawn_for_each(const ls_call *call)
+{
+    const ls_event *one;
+    double each = for_each_sample.value * ls_event_number(call->json, samples, INFINITY);
+    ls_event_each(one, ls_event_list(call->json, drawn)) {
+        if (ls_event_number_at(one, 2) >= fmax(each, for_a_batch.value)) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* The rank was given a state, or weights, at that step or later: it may make steps again. */
+static bool goes_back(const ls_observe_rank *rank, int64_t step)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (ls_text_choice(ls_event_text(restore, what, ""), "rng|model") >= 0 &&
+            ls_saved_step(restore) >= step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An earlier step that drew from the same state for the same model and for other samples. */
+static const noise *drawn_before(const ls_observe_rank *rank, const noise *list, int count,
+                                 const noise *now)
+{
+    for (int i = 0; i < count; i++) {
+        const noise *one = &list[i];
+        if (ls_event_equal(ls_event_at(one->drawn, 0), ls_event_at(now->drawn, 0)) &&
+            ls_event_equal(ls_event_at(one->drawn, 1), ls_event_at(now->drawn, 1)) &&
+            one->call->model == now->call->model && one->step != now->step &&
+            !ls_event_same(one->call->json, now->call->json, input) &&
+            !goes_back(rank, one->step)) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Where one number was given as a seed twice; "": nowhere. */
+static const char *seeded_again(const ls_observe_rank *rank)
+{
+    const ls_event *one, *later;
+    ls_event_each(one, ls_trace_events(rank, seed)) {
+        for (later = ls_event_after(one); later != NULL; later = ls_event_after(later)) {
+            if (ls_event_number(one, seed, NAN) == ls_event_number(later, seed, NAN) &&
+                ls_event_same(one, later, at)) {
+                return ls_event_text(one, at, "");
+            }
+        }
+    }
+    return "";
+}
+
+static void judge_again(const ls_observe_rank *rank, int k, ls_observe_finding *out)
+{
+    noise *list = NULL, first = {0}, again = {0};
+    int count = 0, capacity = 0, repeats = 0;
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            noise now = {drawn_for_each(call), call, step->step->step};
+            if (now.drawn == NULL) {
+                continue;
+            }
+            const noise *before = drawn_before(rank, list, count, &now);
+            if (before != NULL && repeats++ == 0) {
+                first = *before;
+                again = now;
+            }
+            list = ls_list_grow(list, count, &capacity, sizeof *list);
+            list[count++] = now;
+        }
+    }
+    if (repeats >= steps_alike.value) {
+        ls_finding_blame(out, seeded_again(rank),
+                         "seed once, before the loop, or by a number that changes with the epoch");
+        ls_finding_set(out, LS_FAIL, again.call->at,
+                       "the generator is given one seed again and again: the same noise or masks "
+                       "come in each pass",
+                       "seed once, before the loop, or by a number that changes with the epoch",
+                       "rank %d: step %lld draws %g numbers for its samples from the state of the "
+                       "generator (%s) from which step %lld drew for others, and so in %d of %d "
+                       "steps that were looked at",
+                       k, (long long)again.step, ls_event_number_at(again.drawn, 2),
+                       ls_event_to_text(ls_event_at(again.drawn, 0), ""), (long long)first.step,
+                       repeats, count);
+    }
+    free(list);
+}
 
 /* Two ranks' calls in one place of a step: from which generator both drew, or NULL. */
 static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *several)
@@ -486,6 +589,7 @@ void ls_rules_data_random(const ls_observe_trace *trace, ls_observe_finding *out
             }
             before = data;
         }
+        judge_again(&trace->rank[k], k, out);
     }
     judge_ranks(trace, &compared, out);
     ls_finding_close(out, compared, LS_SKIP,

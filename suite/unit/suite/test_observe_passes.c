@@ -544,6 +544,41 @@ ROWS_TEST(workers_draw_their_own, drew)
 #define MASKED(b, its, rows, more) \
     "F S B K P Z; " MASKS("0", "a", b, rows, more) "; " MASKS("1", "a", its, rows, more)
 
+/* A step of one rank that draws from that state for the samples of that name. */
+#define ONE_DREW(state, input, numbers, model)                                              \
+    "F{\"drawn\":[[\"torch\",\"" state "\"," numbers "]],\"samples\":16,\"input\":\"" input \
+    "\",\"model\":" model "} S B K P Z; "
+#define OF_PASS(input, numbers, model) \
+    ONE_DREW("a", input "1", numbers, model) ONE_DREW("b", input "2", numbers, model)
+#define BACK(what, step) "{\"event\":\"restore\",\"what\":\"" what "\",\"step\":" step "}; "
+
+static const calls_row drawn_again[] = {
+    {SEED("7") SEED("7") OF_PASS("x", "32", "0") OF_PASS("y", "32", "0") "F S B K P Z",
+     "data.random", LS_FAIL,
+     "rank 0: step 3 draws 32 numbers for its samples from the state of the generator (torch) from "
+     "which step 1 drew for others, and so in 2 of 4 .. in each pass .. train.py:3",
+     1},
+    {OF_PASS("x", "32", "0") OF_PASS("y", "32", "0") "F S B K P Z", "data.random", LS_FAIL,
+     "train.py:20", 1},
+    {SEED("7") SEED("8") OF_PASS("x", "32", "0") OF_PASS("y", "32", "0") "F S B K P Z",
+     "data.random", LS_FAIL, "train.py:20", 1},
+    {OF_PASS("x", "32", "0") ONE_DREW("a", "y", "32", "0") "F S B K P Z", "data.random", LS_SKIP,
+     "", 1},
+    {OF_PASS("x", "32", "0") OF_PASS("x", "32", "0") "F S B K P Z", "data.random", LS_SKIP, "", 1},
+    {OF_PASS("x", "31", "0") OF_PASS("y", "31", "0") "F S B K P Z", "data.random", LS_SKIP, "", 1},
+    {OF_PASS("x", "32", "0") OF_PASS("y", "32", "1") "F S B K P Z", "data.random", LS_SKIP, "", 1},
+    {OF_PASS("x", "32", "0") BACK("rng", "1") OF_PASS("y", "32", "0") "F S B K P Z", "data.random",
+     LS_SKIP, "", 1},
+    {OF_PASS("x", "32", "0") BACK("model", "2") OF_PASS("y", "32", "0") "F S B K P Z",
+     "data.random", LS_SKIP, "", 1},
+    {BACK("rng", "0") OF_PASS("x", "32", "0") OF_PASS("y", "32", "0") "F S B K P Z", "data.random",
+     LS_FAIL, "", 1},
+    {OF_PASS("x", "32", "0") BACK("optimizer", "1") OF_PASS("y", "32", "0") "F S B K P Z",
+     "data.random", LS_FAIL, "", 1},
+};
+
+CALLS_TEST(each_pass_draws_its_own, drawn_again)
+
 static const calls_row drawn[] = {
     {MASKED("b", "b", "4", "\"collate_at\":\"masks.py:4\","), "data.random", LS_FAIL,
      "pass 0 of train.py:18: field 2 of the batches masks the same places of each row on ranks 0 "
