@@ -1055,6 +1055,33 @@ train(model, optimizer)
 
 
 @test
+def large_models_have_fewer_digests(context):
+    """But for those of a loss scale: a skip is told by the digests around it."""
+    code = """
+model = Net()
+model.large = nn.Parameter(torch.ones(WORDS, dtype=torch.float64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", enabled=SCALED)
+for _ in range(14):
+    optimizer.zero_grad()
+    scaler.scale(F.cross_entropy(model(inputs), targets)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+print(model.b.bias.sum().item())
+"""
+    if not hasattr(torch.amp, "GradScaler"):
+        return
+    fewer = [*range(1, 9), 9, 11, 12, 13, 14]  # 9 and 13 in detail, 14 the last one
+    for words, scaled, steps in ((1 << 22, False, fewer), (9, False, None), (1 << 22, True, None)):
+        text = code.replace("WORDS", str(words)).replace("SCALED", str(scaled))
+        name = "large%d_%d" % (words, scaled)
+        done, said = with_and_without(context.root, name, ODD_START + text)
+        assert done[0].stdout == done[1].stdout and not done[1].stderr, done
+        found = [e["step"] for e in said if e["event"] == "step" and "digest" in e]
+        assert found == (steps or list(range(1, 15))), (words, scaled, found)
+
+
+@test
 def schedules_that_a_library_counts_on(context):
     """As ignite's LRScheduler, which calls no step()."""
     code = """

@@ -72,13 +72,24 @@ class Thinned:
     """Which of the numbers 1, 2, ... get digests, by the number alone, so that all ranks take the
     same steps: all up to 32, then one of each block of 2, of 4 from 64 on, up to 64. Its place in
     the block goes through all of them, so that what a script does in every fourth step, say, is
-    met.
+    met. Of models that a CPU takes long to read: all up to 8, one of each block of 2, of 4 from
+    16 on.
     """
 
     ALL, BLOCK = 32, 64
+    ALL_HEAVY, HEAVY = 8, 1 << 22  # 64-bit words: 32 MB, read in about 3 ms
+
+    def __init__(self):
+        self.all = self.ALL
+
+    def weigh(self, tensors):
+        """What the first digest is of."""
+        words = sum(t.numel() * t.element_size() // 8 for t in tensors if t.is_cpu)
+        if words > self.HEAVY:
+            self.all = self.ALL_HEAVY
 
     def take(self, number):
-        block = min(self.BLOCK, 1 << ((number - 1) // self.ALL).bit_length())
+        block = min(self.BLOCK, 1 << ((number - 1) // self.all).bit_length())
         index, place = divmod(number, block)
         return place == index * 5 % block
 
@@ -185,6 +196,7 @@ class Steps:
         self.schedule = Schedule(hub.settings.every)
         self.done = 0
         self.thinned = Thinned()
+        self.weighed = False
         self.turns = 0  # from training to something else
         self.turned = False  # in the step before: this one has digests, too
         self.begun_ns = time.perf_counter_ns()
@@ -410,9 +422,13 @@ class Steps:
     def _digest(self):
         """Digests of all models and optimizers."""
         digests, models = self.hub.digests, self.hub.models
+        params, state = models.all_params(), self.hub.optimizers.all_state()
+        if not self.weighed and not self.hub.scalers.scaling:
+            self.thinned.weigh(params + state)  # a skip is told by the digests around it
+        self.weighed = True
         return {
-            "param": digests.digest(models.all_params()),
-            "state": digests.digest(self.hub.optimizers.all_state()),
+            "param": digests.digest(params),
+            "state": digests.digest(state),
             "buffer": digests.digest(models.all_buffers()),
         }
 
