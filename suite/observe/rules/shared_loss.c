@@ -119,6 +119,8 @@ static void report(const ls_observe_trace *trace, const common_loss *c, ls_obser
  * parts get, the gradient of no loss is complete. */
 typedef struct joined_parts {
     int compared, equal, own;
+    int whole; /* of the equal ones: the whole loss is equal, too, and another than the first */
+    double loss;
     bool vary;
     long long step;
     const char *grad, *at, *own_at;
@@ -148,6 +150,18 @@ static int is_common(const ls_observe_trace *trace, const ls_observe_step *step,
     return equal;
 }
 
+/* The loss of the backward is the same number on all ranks. */
+static bool is_whole(const ls_observe_trace *trace, const ls_observe_step *step, int call)
+{
+    double mine = ls_event_number(step->call[call].json, loss, NAN);
+    bool equal = !isnan(mine);
+    for (int k = 1; k < trace->world && equal; k++) {
+        const ls_observe_step *other = ls_trace_step(&trace->rank[k], step->step->step);
+        equal = ls_event_number(other->call[call].json, loss, NAN) == mine;
+    }
+    return equal;
+}
+
 static void add_joined(const ls_observe_trace *trace, const ls_observe_step *step, int call,
                        joined_parts *j)
 {
@@ -163,7 +177,10 @@ static void add_joined(const ls_observe_trace *trace, const ls_observe_step *ste
         if (equal != 1) {
             continue;
         }
+        double loss = ls_event_number(step->call[call].json, loss, NAN);
+        j->whole += is_whole(trace, step, call) && (j->equal == 0 || loss != j->loss);
         if (j->equal++ == 0) {
+            j->loss = loss;
             j->at = ls_event_text(one, at, "");
             j->grad = grad;
             j->step = (long long)step->step->step;
@@ -190,7 +207,8 @@ static void judge_joined(const ls_observe_trace *trace, joined_parts *j, ls_obse
     }
     bool common = j->equal == j->compared && j->vary &&
                   ls_event_count(ls_trace_events(&trace->rank[0], hook)) == 0;
-    if (common && j->times == 1) {
+    bool whole = common && j->whole == j->equal; /* whatever it is a sum of */
+    if (common && (j->times == 1 || (isnan(j->times) && whole))) {
         ls_finding_set(out, LS_FAIL, j->at,
                        "the loss is made of all ranks' values, and only each rank's own have a "
                        "gradient: the mean over ranks is 1/ranks of the whole batch's gradient",

@@ -902,6 +902,10 @@ CALLS_TEST(losses_are_of_their_ranks, common)
 /* A step whose loss uses what all ranks gave, with that digest of its gradient. */
 #define JOINS(grad, members) \
     "F b{\"loss_joined\":[{\"at\":\"train.py:18\",\"grad\":\"" grad "\"," members "}]} O Z"
+#define JOINED_LOSS(grad, loss)                                                       \
+    "F b{\"loss\":" loss ",\"loss_joined\":[{\"at\":\"train.py:18\",\"grad\":\"" grad \
+    "\",\"times\":"                                                                   \
+    "null}]} O Z"
 #define JOINED(a, b, members) JOINS(a, members) "; " JOINS(b, members)
 #define ONCE "\"times\":1"
 #define BY_HAND "\"times\":1,\"own\":true"
@@ -920,6 +924,12 @@ static const calls_row joined[] = {
      "the loss's gradient by the values of all ranks is equal .. in 2 of 2 .. train.py:18"},
     {RANKS(JOINS("a", "\"times\":null"), JOINS("b", "\"times\":null")), "reduction.loss", NO_HINT,
      ""},
+    /* a sum of such parts is the whole loss: equal on both ranks, and another in each step */
+    {JOINED_LOSS("a", "2") "; " JOINED_LOSS("b", "3"), "reduction.loss", LS_FAIL,
+     "in 2 of 2 .. only each rank's own"},
+    {JOINED_LOSS("a", "2") "; " JOINED_LOSS("b", "2"), "reduction.loss", CALLS_HINT, "in 2 of 2"},
+    {JOINED_LOSS("a", "2") "; " RANKS(JOINED_LOSS("b", "3"), JOINED_LOSS("b", "4")),
+     "reduction.loss", CALLS_HINT, "in 2 of 2"},
     /* a loss of each rank's own rows; the same in each step; a hook of the script's own */
     {RANKS(JOINS("a", ONCE), JOINS("b", ONCE)) "; " JOINS("c", ONCE), "reduction.loss", LS_PASS,
      ""},
