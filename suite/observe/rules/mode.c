@@ -45,9 +45,35 @@ typedef struct mode {
     const ls_call *turn;   /* the first with norms in eval mode after others without */
     const ls_call *thawed; /* the first with norms in training mode that were frozen in eval mode */
     const ls_call
-        *unmeasured; /* the first with trained norms in eval mode that have no statistics */
-    long long step;  /* of `wrong` */
+        *unmeasured;     /* the first with trained norms in eval mode that have no statistics */
+    long long step;      /* of `wrong` */
+    uint64_t optimizers; /* that hold its parameters */
 } mode;
+
+/* Optimizers that hold a parameter of the model, by bits of their numbers; 0: none is known. */
+static uint64_t optimizers_of(const ls_observe_rank *rank, int model)
+{
+    uint64_t found = 0;
+    for (int i = 0; i < rank->tensor_count; i++) {
+        int optimizer = -1, group;
+        while (rank->tensor[i].model == model &&
+               ls_job_group(rank, rank->tensor[i].name, optimizer, &optimizer, &group) != NULL) {
+            found |= UINT64_C(1) << optimizer % 64;
+        }
+    }
+    return found;
+}
+
+/* False: the optimizers that step there hold none of its parameters. */
+static bool is_stepped(const ls_observe_step *step, uint64_t optimizers)
+{
+    bool known = false, stepped = false;
+    ls_trace_each_kind(call, step, LS_CALL_OPTIMIZER_STEP) {
+        known = known || call->optimizer >= 0;
+        stepped = stepped || (optimizers >> (call->optimizer < 0 ? 0 : call->optimizer % 64) & 1);
+    }
+    return stepped || !known || optimizers == 0;
+}
 
 static void note_forward(mode *m, const ls_observe_step *step, const ls_call *call, int index)
 {
@@ -56,7 +82,8 @@ static void note_forward(mode *m, const ls_observe_step *step, const ls_call *ca
     if (!training && ls_calls_flag(call, input_grad) == 1) {
         return; /* an attack: the gradient of the input is what is wanted */
     }
-    if (ls_calls_flag(call, grad) == 0 || !has_backward(step, index)) {
+    if (ls_calls_flag(call, grad) == 0 || !has_backward(step, index) ||
+        (!training && !is_stepped(step, m->optimizers))) { /* a model that was trained before */
         m->validations += !m->validated && m->eval != NULL;
         m->validated = m->validated || m->eval != NULL;
         return;
@@ -102,7 +129,7 @@ static void note_mode(mode *m, const ls_call *call)
 
 static mode mode_of(const ls_observe_rank *rank, int model)
 {
-    mode m = {0};
+    mode m = {.optimizers = optimizers_of(rank, model)};
     int validations = 0; /* also by forwards of the module inside a wrapper */
     const ls_event *event;
     ls_event_each(event, ls_trace_events(rank, validated)) {

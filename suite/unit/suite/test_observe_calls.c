@@ -164,7 +164,18 @@ ROWS_TEST(gradients_show_the_arithmetic, shown)
 #define LEARNED "F S B K P Z"
 #define LEARNS LEARNED "; "
 
+/* Another model, which its own optimizer steps; then the first one predicts, with autograd. */
+#define SECOND                                                                                    \
+    "{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"name\":\"New\",\"params\":[[\"m1.w\"," \
+    "4,"                                                                                          \
+    "\"f32\",true]]}; "                                                                           \
+    "{\"event\":\"optimizer\",\"optimizer\":1,\"groups\":[{\"params\":[\"m1.w\"]}]}; "
+#define PREDICTS(optimizer) \
+    "2x (E F{\"training\":false} F{\"model\":1} b O{\"optimizer\":" optimizer "} Z)"
+
 static const calls_row modes[] = {
+    {SECOND "2x F S B K P Z; " PREDICTS("1"), "mode.training", NO_HINT, ""},
+    {SECOND "2x F S B K P Z; " PREDICTS("0"), "mode.training", CALLS_HINT, "2 of 4"},
     {"2x F S B K P E F{\"grad\":false,\"training\":false} T Z; 2x F S B K P Z", "mode.training",
      LS_PASS, "training mode in 4 training forwards |  |  | "},
     {"2x F S B K P E F{\"grad\":false,\"training\":false} Z; 2x F{\"training\":false} S B K P Z",
