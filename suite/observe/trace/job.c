@@ -384,12 +384,15 @@ static bool averages(const ls_observe_rank *rank)
     return false;
 }
 
+static const ls_tol metrics = LS_TOL(8, "numbers: sums and counts of a validation are fewer, what "
+                                        "members predict for its samples is more");
+
 /* More numbers than a script's metrics have, and not the parameters: what members predict. */
 static bool is_of_results(const ls_observe_rank *rank, const ls_call *call)
 {
-    enum { METRICS = 8 };
     return call->kind == LS_CALL_COLLECTIVE &&
-           ls_event_integer(call->json, elements, 0) > METRICS && weights_in(rank, call) == 0;
+           (double)ls_event_integer(call->json, elements, 0) > metrics.value &&
+           weights_in(rank, call) == 0;
 }
 
 static bool shares_results(const ls_observe_rank *rank)
