@@ -2232,7 +2232,8 @@ class Called(Listed):
 def loops_say_what_they_draw(context):
     from lockstep_attach.draws import Draws
 
-    steps = types.SimpleNamespace(comes_in_detail=lambda: False)
+    now = types.SimpleNamespace(detail=False, number=1)
+    steps = types.SimpleNamespace(comes_in_detail=lambda: False, now=now)
     draws, entries = Draws(types.SimpleNamespace(torch=torch, steps=steps)), []
     for given, seed in ((1, None), (3, 3), (4, None)):
         draws.batch(types.SimpleNamespace(number=0, given=given))
@@ -2245,6 +2246,11 @@ def loops_say_what_they_draw(context):
     assert [(name, count) for name, _, count in first["drawn"]] == [("torch", 5), ("random", 1)]
     assert [(name, count) for name, _, count in second["drawn"]] == [("torch", None), ("random", 1)]
     assert first["samples"] == 4 and first["begins"] != second["begins"] and not third
+    now.detail = True  # without a batch: the first forward of each step
+    for number, begins in ((2, True), (2, False), (3, True)):
+        now.number, entry = number, {}
+        draws.forward(entry, 4)
+        assert list(entry) == ["begins"] * begins, (number, entry)
     torch.manual_seed(3)
     for count in (24, 624, 626):  # as many as the generator makes at once, and more
         before = draws.states()
