@@ -1,6 +1,6 @@
-/* Random numbers that two ranks have in common though their samples differ: where they change a
- * sample (noise, augmentation, masks), the ranks train on fewer different ones than they seem to.
- */
+/* Random numbers that two ranks, or two passes of one, have in common though their samples differ:
+ * where they change a sample (noise, augmentation, masks), a job trains on fewer different ones
+ * than it seems to. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,9 @@ static const ls_tol steps_alike =
 
 static const char seed_ranks[] =
     "seed each rank by its own number (torch.manual_seed(seed + rank)) after the model is built";
+
+static const char seed_passes[] =
+    "seed once, before the loop, or by a number that changes with the epoch";
 
 /* ---- workers of one rank -------------------------------------------------------------------- */
 
@@ -202,13 +205,19 @@ typedef struct noise {
     int64_t step;
 } noise;
 
+/* Numbers for each sample of the call; false where their count is not known. */
+static bool is_for_each(const ls_event *drawn, const ls_call *call)
+{
+    double each = for_each_sample.value * ls_event_number(call->json, samples, INFINITY);
+    return ls_event_number_at(drawn, 2) >= fmax(each, for_a_batch.value);
+}
+
 /* NULL: none for each sample. */
 static const ls_event *drawn_for_each(const ls_call *call)
 {
     const ls_event *one;
-    double each = for_each_sample.value * ls_event_number(call->json, samples, INFINITY);
     ls_event_each(one, ls_event_list(call->json, drawn)) {
-        if (ls_event_number_at(one, 2) >= fmax(each, for_a_batch.value)) {
+        if (is_for_each(one, call)) {
             return one;
         }
     }
@@ -280,12 +289,11 @@ static void judge_again(const ls_observe_rank *rank, int k, ls_observe_finding *
         }
     }
     if (repeats >= steps_alike.value) {
-        ls_finding_blame(out, seeded_again(rank),
-                         "seed once, before the loop, or by a number that changes with the epoch");
+        ls_finding_blame(out, seeded_again(rank), "%s", seed_passes);
         ls_finding_set(out, LS_FAIL, again.call->at,
                        "the generator is given one seed again and again: the same noise or masks "
                        "come in each pass",
-                       "seed once, before the loop, or by a number that changes with the epoch",
+                       seed_passes,
                        "rank %d: step %lld draws %g numbers for its samples from the state of the "
                        "generator (%s) from which step %lld drew for others, and so in %d of %d "
                        "steps that were looked at",
@@ -300,16 +308,14 @@ static void judge_again(const ls_observe_rank *rank, int k, ls_observe_finding *
 static const ls_event *drawn_alike(const ls_call *a, const ls_call *b, bool *several)
 {
     const ls_event *one, *other, *found = NULL;
-    double each = for_each_sample.value * ls_event_number(a->json, samples, INFINITY);
     *several = false;
     ls_event_each(one, ls_event_list(a->json, drawn)) {
         ls_event_each(other, ls_event_list(b->json, drawn)) {
             bool same = ls_event_equal(ls_event_at(one, 0), ls_event_at(other, 0)) &&
                         ls_event_equal(ls_event_at(one, 1), ls_event_at(other, 1));
-            double numbers = ls_event_number_at(one, 2); /* NaN: not known */
             if (same && !*several) {
                 found = one;
-                *several = numbers >= fmax(each, for_a_batch.value);
+                *several = is_for_each(one, a);
             }
         }
     }

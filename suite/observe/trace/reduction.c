@@ -82,8 +82,9 @@ bool ls_reduction_concerns(const ls_observe_trace *trace, ls_observe_finding *ou
     if (class == NULL) {
         class = ls_job_averages_later(trace);
     }
+    const char *apart = ls_job_apart(trace);
     const char *why = class != NULL ? ": gradients are not averaged as DistributedDataParallel does"
-                      : ls_job_apart(trace) != NULL ? ls_job_apart(trace)
+                      : apart != NULL ? apart
                       : ls_by_hand_averages_later(trace)
                           ? "the script averages parameters after the step, not gradients before it"
                       : ls_by_hand_divides_model(trace)
