@@ -243,7 +243,7 @@ CALLS = {
 }
 
 
-def check_schema(result, ranks=2, whole=True, parts=False):
+def check_schema(result, ranks=2, whole=True):
     for rank in range(ranks):
         events = result.events(rank)
         assert events and events[0]["event"] == "start" and events[0]["schema"] == 2
@@ -256,10 +256,10 @@ def check_schema(result, ranks=2, whole=True, parts=False):
                 lacking -= set("numbers schedules entries settings".split())
             assert not lacking, (event["event"], lacking)
         steps = [event for event in events if event["event"] == "step"]
-        check_steps(result, rank, steps, parts)
+        check_steps(result, rank, steps)
 
 
-def check_steps(result, rank, steps, parts):
+def check_steps(result, rank, steps):
     assert [event["step"] for event in steps] == list(range(1, len(steps) + 1))
     for event in steps:
         for call in event["calls"]:
@@ -269,7 +269,7 @@ def check_steps(result, rank, steps, parts):
         if event["detail"]:
             metadata, named = result.samples(event["step"], rank)
             assert metadata["step"] == str(event["step"]) and metadata["rank"] == str(rank)
-            assert parts or any(name.startswith("param/") for name in named)
+            assert any(name.startswith("param/") for name in named)
 
 
 def words(event):
@@ -892,8 +892,14 @@ def files_of_parts(context):
         return
     result = context.both("in_parts")
     assert result.codes == [0, 0], result.output()[-800:]
-    check_schema(result, parts=True)
+    check_schema(result)
     for rank, count in ((0, 2), (1, 0)):
+        (model,), (optimizer,) = result.events(rank, "model"), result.events(rank, "optimizer")
+        shards, (group,) = model["shards"], optimizer["groups"]
+        assert not model["params"] and [s[0] for s in shards] == group["shards"], (model, group)
+        held = {name.partition("/") for name in result.samples(1, rank)[1]}
+        stepped = {(kind, "/", s[0]) for s in shards for kind in ("param", "used", "next")}
+        assert stepped <= held, stepped - held
         assert not any(event["quiet"] for event in result.events(rank, "attach")), rank
         saves = result.events(rank, "save")
         assert len(saves) == count and all(s["fresh"] == ["optimizer"] for s in saves), saves

@@ -540,7 +540,7 @@ typedef struct moves {
     int tensors, unknown;
     ls_job_names names; /* of tensors most of whose way is lost */
     const char *type, *at;
-    standing *standing; /* [tensors of rank 0] */
+    standing *standing; /* [tensors of rank 0, and its parts of others] */
 } moves;
 
 static bool is_half_param(const ls_observe_tensor *tensor)
@@ -603,7 +603,7 @@ static void add_tensor(const ls_samples *samples, const ls_observe_tensor *tenso
 static void add_step(const ls_samples *samples, bool first, moves *m)
 {
     const ls_observe_rank *rank = &samples->trace->rank[0];
-    for (int i = 0; i < rank->tensor_count; i++) {
+    for (int i = 0; i < rank->with_shards; i++) {
         if (is_half_param(&rank->tensor[i])) {
             add_tensor(samples, &rank->tensor[i], first, &m->standing[i], m);
         }
@@ -641,10 +641,10 @@ typedef struct decays {
 
 static const ls_observe_tensor *half_of(const ls_observe_rank *rank, const ls_event *group)
 {
-    const ls_event *name;
-    ls_event_each(name, ls_event_list(group, params)) {
-        const ls_observe_tensor *tensor = ls_job_tensor(rank, ls_event_to_text(name, ""));
-        if (tensor != NULL && is_half_param(tensor)) {
+    for (int i = 0; i < rank->with_shards; i++) {
+        const ls_observe_tensor *tensor = &rank->tensor[i];
+        if (is_half_param(tensor) && (ls_event_holds(ls_event_list(group, params), tensor->name) ||
+                                      ls_event_holds(ls_event_list(group, shards), tensor->name))) {
             return tensor;
         }
     }
@@ -688,7 +688,7 @@ static decays lost_decays(const ls_observe_rank *rank)
 static int count_half(const ls_observe_trace *trace)
 {
     int count = 0;
-    for (int i = 0; i < trace->rank[0].tensor_count; i++) {
+    for (int i = 0; i < trace->rank[0].with_shards; i++) {
         count += is_half_param(&trace->rank[0].tensor[i]);
     }
     return count;
@@ -697,7 +697,7 @@ static int count_half(const ls_observe_trace *trace)
 /* Tensors that no detailed step moved, though each asks it to, and rounding alone keeps them. */
 static void find_standing(const ls_observe_rank *rank, moves *m, ls_job_names *names)
 {
-    for (int i = 0; i < rank->tensor_count; i++) {
+    for (int i = 0; i < rank->with_shards; i++) {
         standing *own = &m->standing[i];
         if (own->asked >= asked_steps.value && !own->moved) {
             ls_job_add_name(names, rank->tensor[i].name);
@@ -714,7 +714,7 @@ void ls_rules_precision_updates(const ls_observe_trace *trace, ls_observe_findin
         ls_verdict_set(&out->verdict, LS_SKIP, "no trainable parameter is in half");
         return;
     }
-    m.standing = ls_list_make((size_t)trace->rank[0].tensor_count, sizeof *m.standing);
+    m.standing = ls_list_make((size_t)trace->rank[0].with_shards, sizeof *m.standing);
     bool first = true;
     ls_samples_each(samples, trace, 0, true, out) {
         if (samples.file[0] != NULL && !samples.step[0]->step->skipped) {

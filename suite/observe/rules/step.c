@@ -583,7 +583,7 @@ static void judge_rank(const ls_samples *samples, int rank, tally *t)
         t->steps++;
         return;
     }
-    for (int i = 0; i < own->tensor_count; i++) {
+    for (int i = 0; i < own->with_shards; i++) {
         task w;
         if (!samples->trace->attached) {
             judge_protocol(samples, rank, own->tensor[i].name, t);

@@ -239,7 +239,8 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
             continue;
         }
         ls_event_each(entry, ls_event_list(event, groups)) {
-            if (ls_event_holds(ls_event_list(entry, params), name)) {
+            if (ls_event_holds(ls_event_list(entry, params), name) ||
+                ls_event_holds(ls_event_list(entry, shards), name)) {
                 return entry;
             }
             ++*group;

@@ -267,7 +267,7 @@ static void add_parameter(ls_observe_rank *rank, const ls_event *model, const ls
     }
     int index = ls_event_int(model, model, 0);
     const ls_event *norms = ls_event_list(model, norm_params);
-    rank->tensor[rank->tensor_count++] = (ls_observe_tensor){
+    rank->tensor[rank->with_shards++] = (ls_observe_tensor){
         .name = copy_text(name->text),
         .model = index,
         .elements = count,
@@ -294,16 +294,19 @@ static void read_parameters(ls_observe_rank *rank)
     const ls_event *model, *param;
     int count = 0;
     ls_event_each(model, ls_trace_events(rank, model)) {
-        count += ls_event_count(ls_event_list(model, params));
+        count += ls_event_count(ls_event_list(model, params)) +
+                 ls_event_count(ls_event_list(model, shards));
     }
     rank->tensor = ls_list_make((size_t)count, sizeof *rank->tensor);
-    ls_event_each(model, ls_trace_events(rank, model)) {
-        if (is_replaced(model)) {
-            continue;
+    for (int shards = 0; shards <= 1; shards++) {
+        ls_event_each(model, ls_trace_events(rank, model)) {
+            const ls_event *list =
+                shards ? ls_event_list(model, shards) : ls_event_list(model, params);
+            ls_event_each(param, is_replaced(model) ? NULL : list) {
+                add_parameter(rank, model, param);
+            }
         }
-        ls_event_each(param, ls_event_list(model, params)) {
-            add_parameter(rank, model, param);
-        }
+        rank->tensor_count = shards ? rank->tensor_count : rank->with_shards;
     }
 }
 
@@ -344,6 +347,7 @@ static void read_parameters_of_dump(ls_observe_rank *rank)
                                     .trainable = true};
         }
     }
+    rank->with_shards = rank->tensor_count;
     ls_dumpfile_close(file);
 }
 
@@ -540,7 +544,7 @@ static void free_rank(ls_observe_rank *rank)
             free((char *)rank->step[i].samples);
         }
     }
-    for (int i = 0; i < rank->tensor_count; i++) {
+    for (int i = 0; i < rank->with_shards; i++) {
         free((char *)rank->tensor[i].name);
     }
     if (rank->open != NULL) {

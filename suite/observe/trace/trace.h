@@ -74,6 +74,7 @@ typedef struct ls_observe_rank {
     const ls_event *start, *cost;       /* the events, or NULL */
     int tensor_count;
     ls_observe_tensor *tensor; /* parameters of all models; without model events: of a dump */
+    int with_shards; /* of `tensor`: behind its tensor_count, the rank's parts of divided ones */
 } ls_observe_rank;
 
 struct ls_observe_trace {

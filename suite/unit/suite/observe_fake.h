@@ -159,10 +159,11 @@ typedef enum fake_fault {
     FAULT_DROPPED,     /* a checkpoint draws again */
     FAULT_EXCLUDED,    /* one tensor is used outside, too */
     /* precision */
-    FAULT_HALF,  /* parameters in bf16 */
-    FAULT_STILL, /* the same with one tensor of zeros, without a gradient */
-    FAULT_LOST,  /* the same at a rate that rounding swallows */
-    FAULT_LARGE, /* the same with one tensor so large that it swallows its steps */
+    FAULT_HALF,        /* parameters in bf16 */
+    FAULT_STILL,       /* the same with one tensor of zeros, without a gradient */
+    FAULT_LOST,        /* the same at a rate that rounding swallows */
+    FAULT_LOST_SHARDS, /* and each rank holds a part of each */
+    FAULT_LARGE,       /* the same with one tensor so large that it swallows its steps */
 } fake_fault;
 
 typedef struct fake_job {
@@ -263,7 +264,7 @@ static inline bool fake_is_unclipped(const fake_state *s, int t)
 
 static inline double fake_rate(const fake_state *s)
 {
-    return fake_is(s, FAULT_LOST) ? fake_lr / 1024 : fake_lr;
+    return fake_is(s, FAULT_LOST) || fake_is(s, FAULT_LOST_SHARDS) ? fake_lr / 1024 : fake_lr;
 }
 
 static inline double fake_rate_of(const fake_state *s, int rank)
@@ -721,14 +722,20 @@ static inline bool fake_is_plain(const fake_state *s)
            s->job->world == 1;
 }
 
+/* What models and groups have their parameters under. */
+static inline const char *fake_params(const fake_state *s)
+{
+    return fake_is(s, FAULT_LOST_SHARDS) ? "shards" : "params";
+}
+
 static inline void fake_write_model(const fake_state *s, int rank)
 {
     FILE *f = s->file[rank];
     fprintf(
         f,
         "{\"event\":\"model\",\"model\":0,\"kind\":\"%s\",\"at\":\"train.py:7\",\"name\":\"Net\","
-        "\"params\":[",
-        fake_is_plain(s) ? "plain" : "ddp");
+        "\"%s\":[",
+        fake_is_plain(s) ? "plain" : "ddp", fake_params(s));
     for (int t = 0; t < FAKE_TENSORS; t++) {
         fprintf(f, "%s[\"%s\",%d,\"%s\",%s]", t > 0 ? "," : "", fake_name[t], fake_count[t],
                 fake_is_half(s) ? "bf16" : "f32",
@@ -764,10 +771,10 @@ static inline void fake_write_optimizer(const fake_state *s, int rank)
     bool sgd = strcmp(s->job->rule, "sgd") == 0;
     fprintf(f,
             "{\"event\":\"optimizer\",\"optimizer\":0,\"class\":\"%s\",\"rule\":\"%s\","
-            "\"at\":\"train.py:9\",\"set_at\":%s,\"groups\":[{\"params\":[",
+            "\"at\":\"train.py:9\",\"set_at\":%s,\"groups\":[{\"%s\":[",
             fake_is(s, FAULT_HAND_SHARDED) ? "fairscale.optim.oss.OSS" : "torch.optim.X",
             fake_is(s, FAULT_UNKNOWN_RULE) ? "" : s->job->rule,
-            fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null");
+            fake_is(s, FAULT_RATE_SET) ? "\"train.py:28\"" : "null", fake_params(s));
     for (int t = 0; t < FAKE_TENSORS; t++) {
         if (!fake_deals(s) || t != (rank == 0 ? 1 : 2)) {
             fprintf(f, "%s\"%s\"", t > 0 ? "," : "", fake_name[fake_is_out(s, t) ? 1 : t]);

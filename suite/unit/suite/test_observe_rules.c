@@ -484,6 +484,9 @@ static const struct {
      "fc.weight, fc.bias, head.weight"},
     {PLAIN(FAULT_LOST), "precision.updates", LS_FAIL, "| train.py:9"},
     {ALONE(FAULT_LOST, "adamw"), "precision.updates", LS_FAIL, "96.8 % of the way"},
+    {PLAIN(FAULT_LOST_SHARDS), "precision.updates", LS_FAIL, "nothing; most in fc.weight, fc.bias"},
+    {JOB(FAULT_LOST_SHARDS, "adamw", 2, 1, 0, 0, NULL, NULL), "optimizer.step", LS_WEAK,
+     "no update is larger than its rounding"},
     {JOB(FAULT_LARGE, "adamw", 2, 1, 0, 0, NULL, "bf16"), "precision.updates", LS_FAIL,
      "1 of 3 bf16 tensors never move, and rounding takes each update that the steps ask of them: "
      "fc.bias"},

@@ -9,6 +9,7 @@ import time
 import weakref
 
 from .models import plain_name
+from .samples import local
 from .wrapping import ByObject, given
 
 COPIES = "ema avg average swa teacher best".split()  # keys of weights that are no model's own
@@ -447,7 +448,7 @@ class Checkpoints:
         """
         if getattr(saved, "placements", None) != getattr(held, "placements", None):
             return None
-        saved, held = (getattr(t, "_local_tensor", t).detach() for t in (saved, held))
+        saved, held = (local(t).detach() for t in (saved, held))
         if saved.shape != held.shape:
             return False
         if held.element_size() < saved.element_size():

@@ -3,9 +3,15 @@
 import os
 import time
 
-from .samples import norm, write_safetensors
+from .samples import local, norm, write_safetensors
 
 NORMS = ("", "", "", "reduced", "grad", "")  # the members of norm/NAME, in order
+
+
+def _is_spread(param):
+    """Whether its gradient is divided otherwise than itself."""
+    placed = getattr(param, "placements", None)
+    return placed != getattr(param.grad, "placements", None)
 
 
 class Detail:
@@ -126,13 +132,17 @@ class Detail:
             self._timed(self._grads, kind, params)
 
     def _grads(self, kind, params):
-        wanted = None if params is None else {id(p) for p in params}
-        for entry, param in self.hub.models.trainable():
-            if param.grad is not None and (wanted is None or id(param) in wanted):
+        models = self.hub.models
+        if params is None:
+            pairs = models.trainable()
+        else:
+            pairs = [(e, p) for p in params for e in [models.stepped_as(p)] if e is not None]
+        for entry, param in pairs:
+            if param.requires_grad and param.grad is not None and not _is_spread(param):
                 self.taken["%s/%s" % (kind, entry.name)] = entry.sampler.take(param.grad)
                 if kind in NORMS and (self.hub.autograd.clips or self.hub.steps.now.number == 1):
                     norms = self.norms.setdefault(entry.name, {})
-                    norms[kind] = norm(self.hub.torch, param.grad)
+                    norms[kind] = norm(self.hub.torch, local(param.grad))
 
     # ---- an optimizer's step ---------------------------------------------------------------------
 
@@ -143,7 +153,7 @@ class Detail:
     def _before_step(self, optimizer, params, with_used):
         own = []
         for param in params:
-            entry = self.hub.models.entry_of(param)
+            entry = self.hub.models.stepped_as(param)
             if entry is None or "param/" + entry.name in self.taken:
                 continue  # of another optimizer's step before
             own.append(param)
@@ -158,7 +168,7 @@ class Detail:
             name = "%s/%s/%s" % (kind, entry.name, moment)
             if moment == "step":
                 self.taken[name] = value
-            elif value.numel() == entry.sampler.count:
+            elif local(value).numel() == entry.sampler.count:
                 self.taken[name] = entry.sampler.take(value)
 
     def after_step(self, optimizer, params, found_inf):
@@ -169,7 +179,7 @@ class Detail:
     def _after_step(self, optimizer, params, found_inf):
         names = []
         for param in params:
-            entry = self.hub.models.entry_of(param)
+            entry = self.hub.models.stepped_as(param)
             if entry is None or entry.name not in self.stepping:
                 continue
             self.stepping.discard(entry.name)

@@ -9,7 +9,7 @@ import time
 import weakref
 
 from .losses import mark_outputs
-from .samples import Sampler, type_name
+from .samples import Sampler, local, type_name
 from .wrapping import ByObject, given
 
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_checkpoint_wrapped_module)(?=\.)")
@@ -19,9 +19,9 @@ NUMBERS = 64  # members of a model's modules that are written
 INSIDE = "inside"  # a forward that is no call of a model
 GATHERING = {"FullyShardedDataParallel", "FSDPModule"}  # parameters for a forward alone
 IN_PARTS = (
-    "parameters of which each rank holds a part are not looked at: judged are the order of calls,"
-    " data, rates, the scaler, and what a rank holds whole; not gradients, steps and files of the"
-    " others"
+    "of parameters that ranks hold parts of, gradients and files are not looked at: judged are the"
+    " order of calls, data, rates, the scaler, steps of each rank's parts, and what a rank holds"
+    " whole"
 )
 
 
@@ -80,6 +80,10 @@ class Entry:
         self.ref, self.sampler = weakref.ref(param), sampler
 
 
+def _described(entry, param):
+    return [entry.name, entry.sampler.count, type_name(param.dtype), param.requires_grad]
+
+
 class Model:
     def __init__(self, hub, index, kind, module, at):
         self.hub, self.index, self.kind, self.at = hub, index, kind, at
@@ -100,7 +104,8 @@ class Model:
         self.looked = None  # that of a detailed step with norms in eval mode, until its backward
         self.put_in_train = self.said_froze = False  # by a first train()
         self.entries, self.buffers, self.norms, self.leaf = [], [], [], None
-        self.parts = 0  # parameters that are not looked at: ranks hold parts of them
+        self.parts = 0  # parameters that ranks hold parts of
+        self.shards = []  # of them, what steps can be seen of: DTensors
         self.refs = []  # of parameters and buffers
         self.other_names = []
         self.refresh()
@@ -128,28 +133,25 @@ class Model:
         module = self.ref()
         if module is None:
             self.entries, self.buffers, self.refs, self.norms = [], [], [], []
+            self.shards = []
             return
-        torch, samples, self.parts = self.hub.torch, self.hub.settings.samples, 0
-        old = {entry.name: entry for entry in self.entries}
-        self.entries = []
+        torch, self.parts = self.hub.torch, 0
+        old = {entry.name: entry for entry in self.entries + self.shards}
+        self.entries, self.shards = [], []
         parts = _in_parts(module)
         for name, param in module.named_parameters():
             if hasattr(param, "_local_tensor") or hasattr(param, "ds_id") or id(param) in parts:
                 self.hub.remark(IN_PARTS)
                 self.parts += 1
+                if hasattr(param, "_local_tensor") and not local(param).is_meta:
+                    self.shards.append(self._entry(old, name, param))
                 continue
             if torch.nn.parameter.is_lazy(param):
                 continue  # it has no shape before the first forward
             if param.is_meta or param.is_complex() or type(param).__name__ == "FakeTensor":
                 self.hub.remark("a parameter without values, or a complex one, is not looked at")
                 continue
-            name = self.full_name(plain_name(name))
-            known = old.get(name)
-            if known is None or known.sampler.count != param.numel():
-                sampler = Sampler(torch, name, param.numel(), samples)
-                known = Entry(self.index, name, param, sampler)
-            known.ref = weakref.ref(param)
-            self.entries.append(known)
+            self.entries.append(self._entry(old, name, param))
         self.buffers = [
             (plain_name(name), weakref.ref(buffer))
             for name, buffer in module.named_buffers()
@@ -161,8 +163,18 @@ class Model:
         leaves = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
         self.leaf = next((weakref.ref(m) for m in module.modules() if isinstance(m, leaves)), None)
 
-    def params(self):
-        pairs = ((entry, entry.ref()) for entry in self.entries)
+    def _entry(self, old, name, param):
+        """Of a tensor in parts: of this rank's."""
+        name, count = self.full_name(plain_name(name)), local(param).numel()
+        known = old.get(name)
+        if known is None or known.sampler.count != count:
+            sampler = Sampler(self.hub.torch, name, count, self.hub.settings.samples)
+            known = Entry(self.index, name, param, sampler)
+        known.ref = weakref.ref(param)
+        return known
+
+    def params(self, shards=False):
+        pairs = ((entry, entry.ref()) for entry in (self.shards if shards else self.entries))
         return [(entry, param) for entry, param in pairs if param is not None]
 
     def tensors(self):
@@ -260,7 +272,7 @@ class Model:
             "kind": self.kind,
             "at": self.at,
             "name": self.label,
-            "params": [[e.name, p.numel(), type_name(p.dtype), p.requires_grad] for e, p in params],
+            "params": [_described(e, p) for e, p in params],
             "buffers": [[self.full_name(n), b.numel(), type_name(b.dtype)] for n, b in buffers],
             "norm_params": self._norm_names(module),
             "bn": len([m for m in norms if m not in synced]),
@@ -272,6 +284,7 @@ class Model:
         }
         if self.parts:
             event["parts"] = self.parts
+            event["shards"] = [_described(e, p) for e, p in self.params(shards=True)]
         if self.kind == "ddp":
             event.update(self._wrapper(module))
         cast = next((at for part, at in hub.models.casts.items() if part in parts), None)
@@ -320,7 +333,7 @@ class Models:
         self.parts = ByObject()  # models of modules that are called in their place
         self.decide = []  # functions that say which, at the next backward
         self.candidates = ByObject()  # places of roots that hold parameters of an optimizer
-        self.entry_by_id = {}
+        self.entry_by_id, self.shard_by_id = {}, {}
         self.inputs = {}  # samplers of inputs by their size
         self.forwards = 0  # of known models
         self.depth = 0  # 1 within a forward of a known model
@@ -454,6 +467,11 @@ class Models:
         entry = self.entry_by_id.get(id(param))
         return entry if entry is not None and entry.ref() is param else None
 
+    def stepped_as(self, param):
+        """The entry of a parameter, or of the rank's part of one."""
+        entry = self.shard_by_id.get(id(param))
+        return entry if entry is not None and entry.ref() is param else self.entry_of(param)
+
     def hidden(self, held):
         """[(model, at, names)] of parameters that get gradients and lie in plain lists or dicts of
         a model's modules, where the model does not know them; held: ids of those that an optimizer
@@ -529,6 +547,8 @@ class Models:
 
     def _index(self):
         self.entry_by_id = {id(p): entry for model in self.live() for entry, p in model.params()}
+        shards = (pair for model in self.live() for pair in model.params(shards=True))
+        self.shard_by_id = {id(p): entry for entry, p in shards}
 
     # ---- DistributedDataParallel -----------------------------------------------------------------
 
@@ -717,8 +737,11 @@ class Models:
         if "DeepSpeedEngine" in kinds:
             self.hub.remark("a model of DeepSpeed, in parts on several ranks, is not looked at", at)
             return
-        self.candidates.put(module, at)
         self._watch_class(module)
+        if any(hasattr(p, "_local_tensor") for p in module.parameters()):
+            self._add("plain", module, at)  # a forward may have gathered them
+        else:
+            self.candidates.put(module, at)
 
     def _watch_class(self, module):
         """Sees forwards of this class; not by hooks of the instance, which torch.save and deepcopy

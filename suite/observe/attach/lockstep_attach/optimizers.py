@@ -10,7 +10,7 @@ import weakref
 
 from . import script_text
 from .params import is_freed, part_of
-from .samples import norm
+from .samples import local, norm
 from .wrapping import ByObject, Swap, given
 
 # Classes whose rule is known, by the package that defines them. A class of the same name elsewhere
@@ -251,6 +251,10 @@ class Optimizers:
     def _group(self, optimizer, group):
         names = [self.hub.models.entry_of(p) for p in group["params"]]
         out = {"params": [entry.name if entry is not None else "?" for entry in names]}
+        others = (self.hub.models.stepped_as(p) for p, n in zip(group["params"], names) if not n)
+        shards = [entry.name for entry in others if entry is not None]
+        if shards:
+            out["shards"] = shards
         for key in SETTINGS:
             if key in group:
                 out[key] = self._setting(key, group[key])
@@ -585,7 +589,7 @@ class Optimizers:
 
     def _part_norms(self, params):
         """Norms of what this rank holds of their gradients, in FP64."""
-        grads = [getattr(p.grad, "_local_tensor", p.grad) for p in params if p.grad is not None]
+        grads = [local(p.grad) for p in params if p.grad is not None]
         if not grads or any(grad.layout != self.hub.torch.strided for grad in grads):
             return []
         return self.hub.torch.stack([norm(self.hub.torch, grad) for grad in grads]).tolist()

@@ -26,6 +26,11 @@ def type_name(dtype):
     return SHORT.get(name, name)
 
 
+def local(tensor):
+    """What this rank holds of it: an operation on one in parts may communicate."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def positions(name, count, samples):
     """The places that are sampled of `count` elements, ascending; None: all of them."""
     if count <= samples:
@@ -46,7 +51,7 @@ class Sampler:
 
     def take(self, tensor):
         torch = self.torch
-        tensor = tensor.detach()
+        tensor = local(tensor).detach()
         if tensor.layout != torch.strided:
             tensor = tensor.to_dense()
         if self.places is None:
