@@ -182,14 +182,17 @@ static void weigh(const ls_call *call, const ls_factor *f, weights *w)
     const char *of = ls_event_text(call->json, loss_of, "");
     double times = fabs(ls_event_number(call->json, loss_times, NAN));
     double count = ls_event_number(call->json, loss_count, NAN);
-    double terms = ls_event_number(call->json, loss_terms, count);
+    bool several = ls_event_has(call->json, loss_largest); /* their sum has no one weight */
+    double terms = several ? ls_event_number(call->json, loss_largest, NAN)
+                           : ls_event_number(call->json, loss_terms, count);
     double weight = strcmp(of, "mean") == 0 ? times / terms : times;
     double by = ls_event_number(call->json, loss_by, NAN);
     bool total = strcmp(of, "sum") == 0 && has_sum(call, by) && by <= terms * f->world * f->micro &&
                  (w->losses == 0 || is_equal(by, w->total));
     w->total = total ? by : NAN;
     w->times = times * by;
-    w->known = w->known && strcmp(call->at, f->backward->at) == 0 && terms > 0 && weight > 0 &&
+    w->known = w->known && (total || !several) && strcmp(call->at, f->backward->at) == 0 &&
+               terms > 0 && weight > 0 &&
                strcmp(of, ls_event_text(f->backward->json, loss_of, "")) == 0;
     if (w->losses == 0 || weight < w->least) {
         w->least = weight;

@@ -51,23 +51,25 @@ typedef enum fake_fault {
     FAULT_MULTIPLIED, /* the same without a collective */
     FAULT_LOSS_DIVIDED,
     FAULT_MICRO_SUMMED,
-    FAULT_LOSS_BY_RANKS, /* divided by the number of ranks, as the script's text says */
-    FAULT_MICRO_TRAINER, /* summed by a library that calls backward */
-    FAULT_MICRO_RANKS,   /* and times the number of ranks */
-    FAULT_MICRO_TIMES,   /* the same by the script itself */
-    FAULT_MICRO_TWICE,   /* divided by the number of micro-steps twice */
-    FAULT_TIMES_RANKS,   /* the loss is multiplied by the number of ranks */
-    FAULT_TERMS,         /* means over unequal numbers of terms */
-    FAULT_TERMS_EQUAL,   /* right */
-    FAULT_TERMS_SUM,     /* right: sums, times the ranks, divided by the number of all terms */
-    FAULT_TERMS_INVERSE, /* the same, not times the ranks */
-    FAULT_TERMS_MASKED,  /* the same of half of the terms, whose number the script summed */
-    FAULT_TERMS_UNTOLD,  /* the same, and nothing tells of that sum */
-    FAULT_TERMS_COUNTED, /* means over unequal numbers, which the script summed */
-    FAULT_MICRO_OTHER,   /* the loss is divided by twice the number of micro-steps */
-    FAULT_MICRO_TAIL,    /* step 2 has one less, and divides by the number of a whole window */
-    FAULT_TAIL_GIVEN,    /* the same, and a library calls backward */
-    FAULT_TAIL_LIBRARY,  /* which divides */
+    FAULT_LOSS_BY_RANKS,  /* divided by the number of ranks, as the script's text says */
+    FAULT_MICRO_TRAINER,  /* summed by a library that calls backward */
+    FAULT_MICRO_RANKS,    /* and times the number of ranks */
+    FAULT_MICRO_TIMES,    /* the same by the script itself */
+    FAULT_MICRO_TWICE,    /* divided by the number of micro-steps twice */
+    FAULT_TIMES_RANKS,    /* the loss is multiplied by the number of ranks */
+    FAULT_TERMS,          /* means over unequal numbers of terms */
+    FAULT_TERMS_EQUAL,    /* right */
+    FAULT_TERMS_SUM,      /* right: sums, times the ranks, divided by the number of all terms */
+    FAULT_TERMS_INVERSE,  /* the same, not times the ranks */
+    FAULT_TERMS_MASKED,   /* the same of half of the terms, whose number the script summed */
+    FAULT_TERMS_SEVERAL,  /* the same of a sum of two such sums with other factors */
+    FAULT_SEVERAL_UNTOLD, /* right: such sums, divided by what may be anything */
+    FAULT_TERMS_UNTOLD,   /* masked terms, and nothing tells of that sum */
+    FAULT_TERMS_COUNTED,  /* means over unequal numbers, which the script summed */
+    FAULT_MICRO_OTHER,    /* the loss is divided by twice the number of micro-steps */
+    FAULT_MICRO_TAIL,     /* step 2 has one less, and divides by the number of a whole window */
+    FAULT_TAIL_GIVEN,     /* the same, and a library calls backward */
+    FAULT_TAIL_LIBRARY,   /* which divides */
     /* without a wrapper, gradients reduced by the script: */
     FAULT_HAND,      /* right */
     FAULT_HAND_SENT, /* right: equal from the first step on, not before */
@@ -808,17 +810,19 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
     times = fake_is(s, FAULT_MICRO_RANKS) || fake_is(s, FAULT_MICRO_TIMES) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
-    bool masked = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_UNTOLD);
-    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked;
+    bool told = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_SEVERAL);
+    bool several = fake_is(s, FAULT_TERMS_SEVERAL) || fake_is(s, FAULT_SEVERAL_UNTOLD);
+    bool masked = told || fake_is(s, FAULT_TERMS_UNTOLD);
+    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked || several;
     int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1) * (masked ? 2 : 1);
     double all = micro * (step + 1) * world * (world + 1) / 2;
     times = sum ? (fake_is(s, FAULT_TERMS_SUM) ? world : 1) / all : times;
     if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_COUNTED) ||
         fake_is(s, FAULT_TERMS_EQUAL)) {
-        fprintf(f, ",\"loss_terms\":%d", terms);
+        fprintf(f, ",\"%s\":%d", several ? "loss_largest" : "loss_terms", terms);
     }
     times *= fake_is(s, FAULT_TIMES_RANKS) ? world : 1;
-    if (fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_COUNTED)) {
+    if (told || fake_is(s, FAULT_TERMS_COUNTED)) {
         fprintf(f, ",\"loss_sums\":[7,%g]", all);
     }
     fprintf(f, ",\"loss_alone\":%s", fake_is(s, FAULT_TIMES_RANKS) ? "true" : "false");

@@ -145,12 +145,13 @@ def _count(torch, node):
 
 class Made:
     """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or
-    None; count, first: of a sum; terms: of another reduction, or of a mean.
+    None; count, first: of a sum; terms: of another reduction, or of a mean; largest: terms of the
+    largest of several sums with factors.
     """
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
-        self.by, self.terms, self.weight = 1.0, None, None
+        self.by, self.terms, self.weight, self.largest = 1.0, None, None, None
 
     def add_terms(self, torch, node):
         """Of a sum of losses: "mean" where one is a mean, to which others are added."""
@@ -167,7 +168,11 @@ class Made:
         if words == {"mean"} and None not in times:
             self.weight = self.times * sum(abs(factor) for _, factor in terms)
         counts = [_count(torch, term) for term, _ in terms]
-        if self.of == "sum" and len(times) == 1 and None not in (*times, *counts):
+        if self.of == "sum" and None in (*times, *counts):
+            return
+        if self.of == "sum" and len(times) > 1:
+            self.largest = max(counts)
+        elif self.of == "sum":
             firsts = {first for _, _, first in made_by}
             self.times *= times.pop()
             self.count = sum(counts)
@@ -181,6 +186,8 @@ class Made:
             out["loss_of"] = self.of
         if self.weight is not None:
             out["loss_weight"] = self.weight
+        if self.largest is not None:
+            out["loss_largest"] = self.largest
         if self.count is not None and self.of == "sum":
             out["loss_count"], out["loss_first"] = self.count, self.first
         elif self.terms is not None:
