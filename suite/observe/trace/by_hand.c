@@ -104,16 +104,19 @@ static int are_equal(const ls_observe_trace *trace, const ls_observe_step *step)
 
 bool ls_by_hand_keeps_gradients(const ls_observe_trace *trace)
 {
-    int backwards = 0;
-    ls_trace_each_call_of(walk, &trace->rank[0]) {
-        if (walk.call->kind == LS_CALL_BACKWARD) {
+    bool wrapped = trace->world > 1 && ls_trace_is_ddp(trace);
+    for (int i = 0; wrapped && i < trace->rank[0].step_count; i++) {
+        const ls_observe_step *step = &trace->rank[0].step[i];
+        int backwards = 0, reduced = 0;
+        ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
             backwards++;
-            if (ls_event_bool(walk.call->json, sync, true)) {
-                return false;
-            }
+            reduced += ls_event_bool(call->json, sync, true);
+        }
+        if (backwards > 0 && reduced == 0 && ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0) >= 0) {
+            return true;
         }
     }
-    return trace->world > 1 && ls_trace_is_ddp(trace) && backwards > 0;
+    return false;
 }
 
 bool ls_by_hand_averages_later(const ls_observe_trace *trace)

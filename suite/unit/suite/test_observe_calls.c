@@ -676,17 +676,24 @@ static const calls_row replicas[] = {
  * a step that reduces; ranks that never meet */
 #define OWN_STEPS \
     "2x (0: F b{\"sync\":false} O Z;" OFF("1", "{\"param\":\"9\",\"state\":\"9\"}") ");"
-#define AVERAGED(elements) \
-    "!;" TRAINED OWN_STEPS "F b{\"sync\":false} O Z A{\"elements\":" elements "};" OWN_STEPS
+#define AVERAGED_STEPS(elements) \
+    OWN_STEPS "F b{\"sync\":false} O Z A{\"elements\":" elements "};" OWN_STEPS
+#define AVERAGED(elements) "!;" TRAINED AVERAGED_STEPS(elements)
+#define OWN_REDUCED "2x (0: F b O Z;" OFF("1", "{\"param\":\"9\",\"state\":\"9\"}") ");"
     {AVERAGED("8"), "replicas.step", LS_UNSUPPORTED,
      "the script averages parameters from time to time: replicas differ between two averagings"},
     {AVERAGED("8"), "replicas.state", LS_UNSUPPORTED, "between two averagings"},
     {AVERAGED("8"), "reduction.mean", LS_UNSUPPORTED, "averages parameters after the step"},
     {AVERAGED("7"), "replicas.step", LS_FAIL, "after step 1 ranks 0 and 1 hold different"},
-    {AVERAGED("8") "F b O Z", "replicas.step", LS_FAIL, "after step 1"},
+    {"!;" TRAINED "F b O Z;" AVERAGED_STEPS("8"), "reduction.mean", LS_UNSUPPORTED,
+     "averages parameters after the step"},
+    {"!;" TRAINED OWN_REDUCED "F b O Z A{\"elements\":8};", "replicas.step", LS_FAIL,
+     "after step 1"},
     {"!;" TRAINED OWN_STEPS OWN_STEPS, "replicas.step", LS_FAIL, "after step 1"},
     {"!;" TRAINED OWN_STEPS, "reduction.mean", LS_WEAK, ""},
 #undef AVERAGED
+#undef AVERAGED_STEPS
+#undef OWN_REDUCED
 #undef OWN_STEPS
     /* a second step by one gradient, and by none */
     {"!;" TRAINED "2x F b O O Z", "optimizer.step", LS_FAIL, "steps twice after one backward pass"},

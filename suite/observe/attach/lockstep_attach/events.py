@@ -16,6 +16,7 @@ import time
 from .wrapping import FILE
 
 TEXT = 300
+AVERAGERS = os.path.join("torch", "distributed", "algorithms", "model_averaging", "")
 LARGEST = 2**53  # whole numbers that every reader of JSON keeps are below it
 SCALARS = {str, int, bool, float, type(None)}
 EXACT = {bool, type(None)}  # that JSON has as they are
@@ -540,9 +541,14 @@ class Places:
         return file == FILE or os.path.realpath(file).startswith(folder)
 
     def script_called(self):
-        """Whether the function that stands in for torch's was called by the user's code itself."""
+        """Whether the function that stands in for torch's was called by the user's code itself, or
+        by an averager of torch's for it.
+        """
         frame = sys._getframe(1)
         ours = self.inside[1]
-        while frame is not None and self._is_ours(frame.f_code.co_filename, ours):
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not self._is_ours(file, ours) and AVERAGERS not in file:
+                break
             frame = frame.f_back
         return frame is not None and bool(self.name_of(frame.f_code.co_filename)[0])
