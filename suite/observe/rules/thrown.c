@@ -139,13 +139,17 @@ static void judge_losses(const waste *w, int rank, ls_observe_finding *out)
     }
 }
 
-/* Replicas hold the same gradients: what one steps by, another must not throw away. */
+/* Replicas hold the same gradients: what one steps by, another must not throw away. Passes of one
+ * number are the same one as long as those before them were. */
 static void judge_ranks(const ls_fates *ranks, int world, ls_observe_finding *out)
 {
     for (int k = 1; k < world; k++) {
-        for (int i = 0; i < ranks[0].count && ranks[k].count == ranks[0].count; i++) {
+        for (int i = 0; i < ranks[0].count && i < ranks[k].count; i++) {
             const ls_fate *a = &ranks[0].item[i], *b = &ranks[k].item[i];
-            if (a->stepped == b->stepped || a->passes != b->passes || a->other || b->other) {
+            if (a->passes != b->passes) {
+                break;
+            }
+            if (a->stepped == b->stepped || a->other || b->other) {
                 continue;
             }
             ls_finding_set(out, LS_FAIL, (a->stepped ? a : b)->gone,

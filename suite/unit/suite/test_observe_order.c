@@ -155,6 +155,8 @@ static const calls_row unused[] = {
      "gradient.used", LS_FAIL, "4 of 5"},
     {"2x " G("1") "1: " Y("1") G("1") "0: " G("1") "0: " G("1"), "gradient.used", LS_FAIL,
      "rank 0 steps by a gradient that rank 1 throws away"},
+    {"2x " G("1") "1: " Y("1") G("1") "0: " G("1"), "gradient.used", LS_FAIL, "throws away"},
+    {"2x " G("1") "1: " G("1"), "gradient.used", LS_PASS, ""},
     {"2x " G("1") IN("1", "1") CLIP_INF "O Z; 2x F b{\"loss\":null} O Z", "gradient.used", LS_FAIL,
      "none of the 2 losses after it is a number .. train.py:24"},
     /* one in four, or finite: it is counted */
