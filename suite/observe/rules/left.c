@@ -494,27 +494,29 @@ static void judge(const micro *m, ls_observe_finding *out)
 void ls_rules_reduction_micro(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     micro m = {0};
-    ls_pass_judge_windows(trace, out);
+    ls_observe_finding one = {0};
     ls_samples_each(samples, trace, 0, true, out) {
         if (samples.count == trace->world) {
             add_step(&samples, &m);
         }
     }
+    ls_pass_judge_windows(trace, out);
     if (out->verdict.code == LS_FAIL) {
         return;
     }
     if (m.steps == 0 || (m.several == 0 && m.whole == m.steps)) {
-        ls_verdict_set(&out->verdict, LS_SKIP, "no step of several micro-steps");
+        ls_verdict_set(&one.verdict, LS_SKIP, "no step of several micro-steps");
     } else if (m.unknown == m.steps) {
-        ls_verdict_set(&out->verdict, LS_UNSUPPORTED,
+        ls_verdict_set(&one.verdict, LS_UNSUPPORTED,
                        "whether the losses are means, or what the gradients are multiplied by, is "
                        "not known");
     } else {
-        judge(&m, out);
+        judge(&m, &one);
     }
     if (m.weights.verdict.code == LS_WEAK) {
-        ls_calls_keep_worst(out, &m.weights);
+        ls_calls_keep_worst(&one, &m.weights);
     }
+    ls_finding_guess(out, &one);
     ls_verdict_pass(&out->verdict, m.steps - m.unknown,
                     "%d detailed steps: the gradients of up to %d micro-steps are averaged",
                     m.steps, m.last.micro);

@@ -232,13 +232,26 @@ static windows windows_of(const ls_observe_rank *rank)
     return w;
 }
 
+static const ls_tol whole = LS_TOL(1e-6, "of 1: quotients that the script holds in f32");
+
+/* What the step's losses are multiplied by, together: 1 of their mean; NaN where that of one is not
+ * known. */
+static double weight_of(const ls_observe_step *step)
+{
+    double sum = 0;
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        sum += call->times * ls_event_number(call->json, multiplied, NAN);
+    }
+    return sum;
+}
+
 /* A pass that another one follows leaves `rest` batches: those of the first step of the next are as
- * many more. */
+ * many more. Where the losses of other steps are divided by their number, that step is no mean. */
 void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[0];
     windows w = windows_of(rank);
-    int carried = 0, passes = 0, rest = 0;
+    int carried = 0, passes = 0, rest = 0, means = 0;
     const ls_event *data, *before = NULL;
     if (w.usual < 2 || w.optimizers > 0) {
         return;
@@ -256,25 +269,32 @@ void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *ou
             windows none = {0};
             int size = step == NULL ? 0 : size_of(step, &none);
             passes++;
+            double weight = size > 0 ? weight_of(step) : NAN;
+            bool mean = fabs(weight - 1) < whole.value;
             rest = (int)(batches % w.usual);
-            carried += rest > 0 && size == w.usual + rest;
+            carried += rest > 0 && size == w.usual + rest && !mean;
+            means += weight > 1;
         }
         before = data;
     }
     if (carried == 0 || carried < passes) {
         return;
     }
-    ls_verdict_fail(&out->verdict,
+    ls_observe_finding one = {0};
+    bool sure = means == passes && fabs(weight_of(&rank->step[0]) - 1) < whole.value;
+    ls_verdict_fail(&one.verdict,
                     "the first step of each later pass takes %d batches, the others %d: %d of the "
-                    "pass before had filled no window",
-                    w.usual + rest, w.usual, rest);
-    ls_verdict_cause(&out->verdict,
+                    "pass before had filled no window%s",
+                    w.usual + rest, w.usual, rest,
+                    sure ? ", and losses are divided for a mean of each window" : "");
+    ls_verdict_cause(&one.verdict,
                      "gradients of the last batches of a pass stay and come on top of the next "
                      "pass's first window: its step is %d/%d of the others'",
                      w.usual + rest, w.usual);
-    ls_finding_blame(out, w.backward->at,
+    ls_finding_blame(&one, w.backward->at,
                      "step with the last batch of a pass, too (and divide by what its window "
                      "holds), or count batches over the passes");
+    (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* ---- parts of a data set --------------------------------------------------------------------- */

@@ -348,20 +348,31 @@ CALLS_TEST(a_warm_up_is_taken_off, sequences)
 /* ---- windows --------------------------------------------------------------------------------- */
 
 #define MICRO "F b{\"sync\":false} "
+#define WEIGHED(by) "F b{\"multiplied\":" by "} "
+#define THIRD WEIGHED("0.3333333333333333")
+#define FIFTH WEIGHED("0.2")
 
 /* Passes of eight batches in windows of three: what the first step of the second one takes. */
-#define WINDOWS(first)                                         \
-    ALIKE "; 2x " MICRO MICRO "F b O Z;" first ";" MICRO MICRO \
-          "F b O Z;" PASS_OF("0", "0", "1", "3") ";" PASS_OF("0", "1", "3", "4")
+#define WINDOWS_OF(usual, first)                  \
+    ALIKE "; 2x " usual "O Z;" first "O Z;" usual \
+          "O Z;" PASS_OF("0", "0", "1", "3") ";" PASS_OF("0", "1", "3", "4")
+#define WINDOWS(first) WINDOWS_OF(MICRO MICRO "F b ", first)
+#define THIRDS(first) WINDOWS_OF(THIRD THIRD THIRD, first)
 #undef COUNT
 #define COUNT "32"
 
 static const calls_row windows[] = {
-    {WINDOWS(MICRO MICRO MICRO MICRO "F b O Z"), "reduction.micro", LS_FAIL,
+    {WINDOWS(MICRO MICRO MICRO MICRO "F b "), "reduction.micro", CALLS_HINT,
      "come on top of the next"},
-    {WINDOWS(MICRO MICRO "Z " MICRO MICRO "F b O Z"), "reduction.micro", LS_SKIP,
-     ""}, /* left out */
-    {WINDOWS(MICRO MICRO "F b O Z"), "reduction.micro", LS_SKIP, ""},
+    {THIRDS(THIRD THIRD THIRD THIRD THIRD), "reduction.micro", LS_FAIL,
+     "losses are divided for a mean of each window"},
+    {THIRDS(WEIGHED("0.5") WEIGHED("0.5") THIRD THIRD THIRD), "reduction.micro", LS_FAIL, "5/3"},
+    {WINDOWS(WEIGHED("0.5") WEIGHED("0.5") THIRD THIRD THIRD), "reduction.micro", CALLS_HINT,
+     "5/3"},
+    /* a mean of what it takes; left out */
+    {THIRDS(FIFTH FIFTH FIFTH FIFTH FIFTH), "reduction.micro", NO_HINT, ""},
+    {WINDOWS(MICRO MICRO "Z " MICRO MICRO "F b "), "reduction.micro", LS_SKIP, ""},
+    {WINDOWS(MICRO MICRO "F b "), "reduction.micro", LS_SKIP, ""},
 };
 
 CALLS_TEST(windows_end_with_the_pass, windows)
