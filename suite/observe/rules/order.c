@@ -562,6 +562,7 @@ typedef struct turns {
     int once, twice;       /* turns with one place, and with two */
     int count;             /* calls since the last attempt */
     int often, times;      /* turns in which one place called it several times, how often at last */
+    int ranks;             /* of these turns, a library's with as many calls as there are ranks */
     int batches;           /* of these turns, those in which it came with every backward */
     const char *place;     /* of these */
     const ls_call *call;   /* of the last second place */
@@ -573,8 +574,9 @@ enum { SCHEDULES = 16 };
 static void end_turn(turns *t, int world, int backwards)
 {
     bool of_ranks = t->count == world && t->at != NULL && strchr(t->at, '(') != NULL;
-    if (t->count > 1 && t->other == NULL && !of_ranks) {
+    if (t->count > 1 && t->other == NULL) {
         t->often++;
+        t->ranks += of_ranks;
         t->batches += t->count == backwards;
         t->times = t->count;
         t->place = t->at;
@@ -672,6 +674,9 @@ static bool judge_turn(const ls_observe_trace *trace, int rank, const turns *t,
     } else if (t->often >= two_turns.value && t->often >= most_turns.value * all &&
                !(fabs(length / t->times - 1) <= near_length.value)) {
         of_steps = all >= many_turns.value && fabs(length - 1) <= near_length.value;
+        if (t->ranks > 0 && !of_steps) {
+            return false; /* it counts samples */
+        }
         ls_verdict_set(&out->verdict, of_steps ? LS_FAIL : LS_WEAK,
                        "rank %d: a schedule is stepped %d times between one optimizer.step() and "
                        "the next, in %d of %d cases",

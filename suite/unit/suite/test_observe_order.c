@@ -641,12 +641,16 @@ CALLS_TEST(an_idle_schedule_is_caught, idle)
 
 /* A schedule made for so many calls, in twelve steps, after each or each fourth of them. */
 #define TWICE " F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z"
+#define OF_LIBRARY "L{\"schedule\":0,\"at\":\"train.py:70 (accelerate/scheduler.py:1)\"} "
+#define FOR_RANKS " F S B K P " OF_LIBRARY OF_LIBRARY "Z"
 
 static const calls_row spans[] = {
     {SPAN("LinearLR", "24") "24x" TWICE, "order.schedule", LS_FAIL,
      "in 23 of 23 cases | its length is the number of the optimizer's steps: the rate comes to its "
      "end after 1/2 of them | train.py:27"},
     {SPAN("LinearLR", "48") "24x" TWICE, "order.schedule", LS_PASS, ""},
+    {SPAN("LinearLR", "24") "24x" FOR_RANKS, "order.schedule", LS_FAIL, "end after 1/2 of them"},
+    {SPAN("LinearLR", "36") "24x" FOR_RANKS, "order.schedule", LS_PASS, ""},
     {SPAN("LinearLR", "36") "24x" TWICE, "order.schedule", LS_WEAK, "runs at 2 times its speed"},
     {SPAN("LinearLR", "16") "16x" TWICE, "order.schedule", LS_WEAK, "runs at 2 times its speed"},
     {SPAN("OneCycleLR", "12") "12x F S B K P L{\"schedule\":0,\"optimizer\":0} Z", "order.schedule",
