@@ -2753,12 +2753,18 @@ def targets_are_among_all_ranks_rows(context):
     mine, other, third = torch.randn(3, 8, 4)
     features = torch.nn.functional.normalize(mine)
     for rows, kept, offset, kind in (
-        ((other, mine), [mine], 0, ["targets_of_rank_0"]),
+        ((other, mine), [mine], 0, ["targets_of_others"]),
         ((mine, other), [mine], 0, []),
         ((other, mine), [mine], 8, []),
-        ((other, mine), [torch.cat([third, mine])], 0, ["targets_of_rank_0"]),
+        ((other, mine), [torch.cat([third, mine])], 0, ["targets_of_others"]),
         ((other, mine), [], 0, ["targets_first"]),
-        ((other, features), [mine], 0, ["targets_of_rank_0"]),
+        ((other, features), [mine], 0, ["targets_of_others"]),
+        # two kinds of rows of each rank, gathered together, and each by itself
+        ((other, third, mine, mine), [mine], 8, ["targets_of_others"]),
+        ((other, third, mine, mine), [mine], 16, []),
+        ((other, mine, third, mine), [mine], 8, []),
+        ((other, mine, third, mine), [mine], 16, ["targets_of_others"]),
+        ((other, mine, third, other), [mine], 16, []),  # that are not all known
     ):
         said, targets = [], Targets(Hub)
         targets.returned(tuple(kept))

@@ -94,11 +94,11 @@ static const struct {
      "the target of a cross entropy is the token two places ahead of the model's input",
      "the targets are shifted twice, by the script and by the model or its loss",
      "shift them once: hand the model labels as they are, or compute the loss yourself", GUESSED},
-    {"gradient.loss", "targets_of_rank_0",
-     "{count} rows have the targets 0, 1, ... among the rows that were gathered from all ranks: "
-     "rank 0's, for which this rank's are no match",
-     "the targets are not moved by the rank: its own rows stand further on in what is gathered",
-     "torch.arange(n) + rank * n"},
+    {"gradient.loss", "targets_of_others",
+     "{count} rows have targets among the rows that were gathered from all ranks, and these are "
+     "another rank's",
+     "the targets do not follow the order of what is gathered: this rank's rows stand elsewhere",
+     "torch.arange(n) + rank * n; of several kinds of rows, gather each kind by itself"},
     {"gradient.loss", "targets_first",
      "{count} rows have the targets 0, 1, ... among as many rows of each rank: rank 0's, where "
      "they are in the order of ranks",

@@ -544,8 +544,8 @@ static const calls_row misuses[] = {
     {MISUSE("\"kind\":\"vectors_alone\",\"count\":3"), "optimizer.covered", CALLS_HINT,
      "rank 0: norms and biases alone are trained: all 3 matrices that an optimizer has are frozen "
      "|"},
-    {MISUSE("\"kind\":\"targets_of_rank_0\",\"count\":16"), "gradient.loss", LS_FAIL,
-     "rank 0: 16 rows have the targets 0, 1, .. | the targets are not moved by the rank"},
+    {MISUSE("\"kind\":\"targets_of_others\",\"count\":16"), "gradient.loss", LS_FAIL,
+     "rank 0: 16 rows have targets among .. | the targets do not follow the order"},
     {MISUSE("\"kind\":\"targets_first\",\"count\":16"), "gradient.loss", CALLS_HINT,
      "rank 0: 16 rows have the targets 0, 1, .. where they are in the order of ranks |"},
     {MISUSE("\"kind\":\"weights_of_classes\",\"weights\":10,\"samples\":99"), "data.covered",

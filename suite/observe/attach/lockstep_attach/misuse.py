@@ -244,6 +244,7 @@ FEATURES = 4  # outputs of forwards that are kept for the next loss
 # of what is left of scores behind products of features times a number: half types round them by
 # 0.004, and of other rows' features nearly all is left
 LEFT = 0.05
+BLOCKS = 16  # of such scores
 TENTH = 0.1  # of what is left of other rows', where all features are nearly the same
 
 
@@ -289,20 +290,28 @@ class Targets:
         self.features = (self.features + kept)[-FEATURES:]
 
     def _look_at_ranks(self, scores, target):
-        """Scores of a rank's rows by those of all ranks, and targets 0, 1, ...: rank 0's rows."""
+        """Scores of a rank's rows by those of all ranks, and targets that another rank gave."""
         hub, torch, count = self.hub, self.hub.torch, target.numel()
         rank, world = hub.rank(), hub.world
         plain = isinstance(scores, torch.Tensor) and not hasattr(scores, "_local_tensor")
-        if rank == 0 or count < 4 or not plain or target.dim() != 1:
+        if rank == 0 or count < 4 or not plain or target.dim() != 1 or scores.dim() != 2:
             return
-        if tuple(scores.shape) != (count, count * world):
+        of, wide = divmod(scores.shape[1], count)
+        at, rest = divmod(int(target[0]), count)
+        if len(scores) != count or wide or of < world or of % world or of > BLOCKS or rest:
             return
-        if not bool((target == torch.arange(count, device=target.device)).all()):
+        if not 0 <= at < of or not bool(
+            (target - target[0] == torch.arange(count).to(target)).all()
+        ):
             return
-        blocks = scores.detach().double().split(count, 1)
-        first, own = self._left_of(blocks[0]), self._left_of(blocks[rank])
-        kind = "targets_of_rank_0" if own <= LEFT and own < TENTH * first else None
-        kind = "targets_first" if min(first, own) > LEFT else kind
+        left = [self._left_of(block) for block in scores.detach().double().split(count, 1)]
+        kinds = of // world
+        # this rank's, where ranks are gathered one after the other, or kinds of rows are
+        groups = range(rank * kinds, rank * kinds + kinds), range(rank, of, world)
+        own = (all(left[i] <= LEFT and left[i] < TENTH * left[at] for i in g) for g in groups)
+        kind = "targets_of_others" if any(own) else None
+        if at == 0 and of == world and min(left[0], left[rank]) > LEFT:
+            kind = "targets_first"
         if kind is not None:
             hub.misuse.put(kind, hub.places.here(), count=count)
 
