@@ -2487,13 +2487,16 @@ def losses_say_how_they_were_made(context):
         (loss * x.std(), None, scalar),
         # sums with one factor; with several
         ((x * x).sum() / 8 + (2 * x[:3]).sum() / 8, None, dict(
-            scalar, loss_times=0.125, loss_of="sum", loss_count=55, loss_first=55)),
+            scalar, loss_times=0.125, loss_of="sum", loss_count=55, loss_first=55,
+            loss_parts=[[0.125, 8.0, 55]])),
         (((x * x).sum() + x.sum()) / 8, None, {
             "loss_times": 0.125, "loss_divided": True, "loss_of": "sum", "loss_by": 8.0,
-            "loss_count": 80, "loss_first": 8}),
+            "loss_count": 80, "loss_first": 8, "loss_parts": [[0.125, 8.0, 80]]}),
         (total / 5 + x[:2].sum() / 5, None, dict(
-            scalar, loss_times=0.2, loss_of="sum", loss_count=18, loss_first=18)),
-        ((x * x).sum() / 8 + x.sum() / 4, None, dict(scalar, loss_of="sum", loss_largest=40)),
+            scalar, loss_times=0.2, loss_of="sum", loss_count=18, loss_first=18,
+            loss_parts=[[0.2, 5.0, 18]])),
+        ((x * x).sum() / 8 + x.sum() / 4, None, dict(
+            scalar, loss_of="sum", loss_parts=[[0.25, 4.0, 40], [0.125, 8.0, 40]])),
     )  # fmt: skip
     for place, (tensor, by, expected) in enumerate(cases):
         members = settled(made(torch, tensor, by).members())

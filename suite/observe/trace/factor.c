@@ -182,17 +182,14 @@ static void weigh(const ls_call *call, const ls_factor *f, weights *w)
     const char *of = ls_event_text(call->json, loss_of, "");
     double times = fabs(ls_event_number(call->json, loss_times, NAN));
     double count = ls_event_number(call->json, loss_count, NAN);
-    bool several = ls_event_has(call->json, loss_largest); /* their sum has no one weight */
-    double terms = several ? ls_event_number(call->json, loss_largest, NAN)
-                           : ls_event_number(call->json, loss_terms, count);
+    double terms = ls_event_number(call->json, loss_terms, count);
     double weight = strcmp(of, "mean") == 0 ? times / terms : times;
     double by = ls_event_number(call->json, loss_by, NAN);
     bool total = strcmp(of, "sum") == 0 && has_sum(call, by) && by <= terms * f->world * f->micro &&
                  (w->losses == 0 || is_equal(by, w->total));
     w->total = total ? by : NAN;
     w->times = times * by;
-    w->known = w->known && (total || !several) && strcmp(call->at, f->backward->at) == 0 &&
-               terms > 0 && weight > 0 &&
+    w->known = w->known && strcmp(call->at, f->backward->at) == 0 && terms > 0 && weight > 0 &&
                strcmp(of, ls_event_text(f->backward->json, loss_of, "")) == 0;
     if (w->losses == 0 || weight < w->least) {
         w->least = weight;
@@ -219,8 +216,48 @@ static bool is_mixed(const ls_observe_step *step)
     return mixed;
 }
 
+/* The number of all ranks' terms by which a part of the loss, a sum, is divided; NaN: of none.
+ * weight: of that part. One that is a multiple of the ranks' number may hold it. */
+static double divided_part(const ls_call *call, const ls_factor *f, double *weight)
+{
+    const ls_event *part;
+    double found = NAN;
+    *weight = NAN;
+    ls_event_each(part, ls_event_list(call->json, loss_parts)) {
+        double by = ls_event_number_at(part, 1), terms = ls_event_number_at(part, 2);
+        double factor = ls_event_number_at(part, 0) * by;
+        if (has_sum(call, by) && by <= terms * f->world * f->micro && !is_equal(*weight, 1) &&
+            !(fabs(remainder(factor, f->world)) <= equal.value * factor)) {
+            *weight = factor;
+            found = by;
+        }
+    }
+    return found;
+}
+
+static void add_parts(ls_factor *f, const ls_samples *samples)
+{
+    double by = NAN, weight = NAN;
+    for (int k = 0; k < samples->world && f->backward != NULL; k++) {
+        ls_trace_each_kind(call, samples->step[k], LS_CALL_BACKWARD) {
+            double own = divided_part(call, f, &weight);
+            if (isnan(own) || (!isnan(by) && !is_equal(own, by))) {
+                return;
+            }
+            by = own;
+        }
+    }
+    if (!isnan(by)) {
+        f->parts_vary = f->parts_vary || (f->parts > 0 && by != f->part_terms);
+        f->part_terms = by;
+        f->part_weight = weight;
+        f->parts++;
+    }
+}
+
 static void add_weights(ls_factor *f, const ls_samples *samples)
 {
+    add_parts(f, samples);
     weights w = {.known = f->backward != NULL};
     for (int k = 0; k < samples->world && w.known; k++) {
         ls_trace_each_kind(call, samples->step[k], LS_CALL_BACKWARD) {
@@ -397,16 +434,23 @@ static void judge_factor(const ls_factor *f, double factor, const char *what, co
  * the ranks again: a number that follows the counts of each step is no weight. */
 static void judge_inverse(const ls_factor *f, ls_observe_finding *out)
 {
-    if (f->inverse < 2 || f->inverse < f->steps || !f->terms_vary) {
+    bool whole = f->inverse >= 2 && f->inverse >= f->steps && f->terms_vary;
+    ls_observe_finding one = {0};
+    if (!whole && (f->parts < 2 || f->parts < f->steps || !f->parts_vary)) {
         return;
     }
-    ls_finding_set(out, LS_FAIL, f->backward->at,
-                   "each loss is a sum that is divided by the number of terms on all ranks, and "
-                   "the gradients are divided by the ranks on top of it",
+    ls_finding_set(&one, LS_FAIL, f->backward->at,
+                   whole ? "each loss is a sum that is divided by the number of terms on all "
+                           "ranks, and the gradients are divided by the ranks on top of it"
+                         : "a part of each loss is a sum that is divided by the number of terms on "
+                           "all ranks, and the gradients are divided by the ranks on top of it",
                    "multiply the loss by the number of ranks where gradients are averaged",
-                   "step %lld: the losses of %d ranks are divided by %.10g, all their terms, and "
+                   "step %lld: %s losses of %d ranks are divided by %.10g, all their terms, and "
                    "the gradients are averaged: they are 1/%d of those of the mean",
-                   (long long)f->step, f->world, f->terms, f->world);
+                   (long long)f->step, whole ? "the" : "parts of the", f->world,
+                   whole ? f->terms : f->part_terms, f->world);
+    /* another weight may hold the number of ranks */
+    (whole || is_equal(f->part_weight, 1) ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* The loss multiplied by the number of ranks, though no rank's loss is made of others' values. */

@@ -26,13 +26,16 @@ typedef struct ls_factor {
     const char *loss_by_steps; /* the same, by the number of micro-steps */
     double loss_count, loss_first; /* of a sum */
     /* Weights of the terms that losses are made of, over all ranks and micro-steps: */
-    double share;        /* their sum over the ranks' number, 1 for a mean; NaN: not known */
-    double ratio;        /* the largest to the smallest, of the step where it is largest; 0: none */
-    double few, many;    /* terms of these two losses */
-    int64_t ratio_step;  /* that step */
-    int inverse;         /* steps whose losses are sums divided by the number of all terms */
-    double terms;        /* that number */
-    bool terms_vary;     /* from step to step */
+    double share;       /* their sum over the ranks' number, 1 for a mean; NaN: not known */
+    double ratio;       /* the largest to the smallest, of the step where it is largest; 0: none */
+    double few, many;   /* terms of these two losses */
+    int64_t ratio_step; /* that step */
+    int inverse;        /* steps whose losses are sums divided by the number of all terms */
+    double terms;       /* that number */
+    bool terms_vary;    /* from step to step */
+    int parts;          /* steps in which a part of the losses is such a sum */
+    double part_terms, part_weight;
+    bool parts_vary;
     int uneven, counted; /* steps of means over unequal numbers with sums; one is of all terms */
     bool mixed;          /* values of ranks were put together between forward and backward */
     int64_t step;

@@ -62,8 +62,9 @@ typedef enum fake_fault {
     FAULT_TERMS_SUM,      /* right: sums, times the ranks, divided by the number of all terms */
     FAULT_TERMS_INVERSE,  /* the same, not times the ranks */
     FAULT_TERMS_MASKED,   /* the same of half of the terms, whose number the script summed */
-    FAULT_TERMS_SEVERAL,  /* the same of a sum of two such sums with other factors */
-    FAULT_SEVERAL_UNTOLD, /* right: such sums, divided by what may be anything */
+    FAULT_TERMS_PARTS,    /* a part of the loss is such a sum */
+    FAULT_PARTS_WEIGHED,  /* and it has a weight */
+    FAULT_PARTS_OF_RANKS, /* right: the same times the ranks */
     FAULT_TERMS_UNTOLD,   /* masked terms, and nothing tells of that sum */
     FAULT_TERMS_COUNTED,  /* means over unequal numbers, which the script summed */
     FAULT_MICRO_OTHER,    /* the loss is divided by twice the number of micro-steps */
@@ -810,20 +811,26 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     times = fake_is(s, FAULT_MICRO_SUMMED) || fake_is(s, FAULT_MICRO_TRAINER) ? 1 : times;
     times = fake_is(s, FAULT_MICRO_RANKS) || fake_is(s, FAULT_MICRO_TIMES) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
-    bool told = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_SEVERAL);
-    bool several = fake_is(s, FAULT_TERMS_SEVERAL) || fake_is(s, FAULT_SEVERAL_UNTOLD);
-    bool masked = told || fake_is(s, FAULT_TERMS_UNTOLD);
-    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked || several;
+    bool told = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_PARTS) ||
+                fake_is(s, FAULT_PARTS_OF_RANKS) || fake_is(s, FAULT_PARTS_WEIGHED);
+    bool masked = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_UNTOLD);
+    bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked;
     int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1) * (masked ? 2 : 1);
     double all = micro * (step + 1) * world * (world + 1) / 2;
     times = sum ? (fake_is(s, FAULT_TERMS_SUM) ? world : 1) / all : times;
     if (sum || fake_is(s, FAULT_TERMS) || fake_is(s, FAULT_TERMS_COUNTED) ||
         fake_is(s, FAULT_TERMS_EQUAL)) {
-        fprintf(f, ",\"%s\":%d", several ? "loss_largest" : "loss_terms", terms);
+        fprintf(f, ",\"loss_terms\":%d", terms);
     }
     times *= fake_is(s, FAULT_TIMES_RANKS) ? world : 1;
     if (told || fake_is(s, FAULT_TERMS_COUNTED)) {
         fprintf(f, ",\"loss_sums\":[7,%g]", all);
+    }
+    if (told && !masked) {
+        double factor = fake_is(s, FAULT_PARTS_OF_RANKS)  ? 2 * world
+                        : fake_is(s, FAULT_PARTS_WEIGHED) ? 5
+                                                          : 1;
+        fprintf(f, ",\"loss_parts\":[[%.17g,%g,%d]]", factor / all, all, 2 * terms);
     }
     fprintf(f, ",\"loss_alone\":%s", fake_is(s, FAULT_TIMES_RANKS) ? "true" : "false");
     fprintf(f, ",\"loss_times\":%.17g,\"loss_divided\":%s,\"loss_of\":\"%s\"", times,

@@ -1,6 +1,7 @@
 """How the scalar that goes backward was made: a mean or a sum, and what it was multiplied by."""
 
 import itertools
+import math
 
 from .events import Lazy
 
@@ -11,6 +12,7 @@ SAME = (
 )  # fmt: skip
 REDUCTIONS = {1: "mean", 2: "sum"}
 DEEP = 64  # nodes that are looked at
+PARTS = 4  # of a sum, that are themselves sums
 
 
 def behind(node):
@@ -145,18 +147,20 @@ def _count(torch, node):
 
 class Made:
     """times: product of the constants; by: of those that it was divided by; of: "mean", "sum" or
-    None; count, first: of a sum; terms: of another reduction, or of a mean; largest: terms of the
-    largest of several sums with factors.
+    None; count, first: of a sum; terms: of another reduction, or of a mean; parts: {(factor,
+    product of what it was divided by): terms} of the sums that it is a sum of.
     """
 
     def __init__(self):
         self.times, self.divided, self.of, self.count, self.first = 1.0, False, None, None, None
-        self.by, self.terms, self.weight, self.largest = 1.0, None, None, None
+        self.by, self.terms, self.weight, self.parts = 1.0, None, None, {}
+        self.of_ranks = False  # multiplied by their number
 
     def add_terms(self, torch, node):
         """Of a sum of losses: "mean" where one is a mean, to which others are added."""
         terms, whole = _terms(torch, node)
-        made_by = [_reduction(term) for term, _ in terms]
+        made_by = [_reduction(term) for term, _, _ in terms]
+        self._add_parts(torch, terms, made_by)
         words = {word for word, _, _ in made_by}
         # divided by their number: the mean of several losses
         self.divided = self.divided and abs(self.times * len(terms) - 1) > 1e-6
@@ -164,19 +168,25 @@ class Made:
             self.of = "mean"
         elif len(words) == 1 and whole:
             self.of = words.pop()
-        times = {abs(factor) if factor else None for _, factor in terms}
+        times = {abs(factor) if factor else None for _, factor, _ in terms}
         if words == {"mean"} and None not in times:
-            self.weight = self.times * sum(abs(factor) for _, factor in terms)
-        counts = [_count(torch, term) for term, _ in terms]
-        if self.of == "sum" and None in (*times, *counts):
-            return
-        if self.of == "sum" and len(times) > 1:
-            self.largest = max(counts)
-        elif self.of == "sum":
+            self.weight = self.times * sum(abs(factor) for _, factor, _ in terms)
+        counts = [_count(torch, term) for term, _, _ in terms]
+        if self.of == "sum" and len(times) == 1 and None not in (*times, *counts):
             firsts = {first for _, _, first in made_by}
             self.times *= times.pop()
             self.count = sum(counts)
             self.first = firsts.pop() if len(firsts) == 1 else self.count
+
+    def _add_parts(self, torch, terms, made_by):
+        """Of the terms that are sums: what these are multiplied and divided by."""
+        if self.of_ranks or any(math.isnan(by) for _, _, by in terms):
+            return
+        for (term, factor, by), (word, _, _) in zip(terms, made_by):
+            count = _count(torch, term) if word == "sum" and factor and by * self.by != 1 else None
+            if count is not None:
+                key = abs(factor * self.times), by * self.by
+                self.parts[key] = self.parts.get(key, 0) + count
 
     def members(self):
         out = {"loss_times": self.times, "loss_divided": self.divided}
@@ -186,8 +196,8 @@ class Made:
             out["loss_of"] = self.of
         if self.weight is not None:
             out["loss_weight"] = self.weight
-        if self.largest is not None:
-            out["loss_largest"] = self.largest
+        if 0 < len(self.parts) <= PARTS:
+            out["loss_parts"] = [[*key, count] for key, count in self.parts.items()]
         if self.count is not None and self.of == "sum":
             out["loss_count"], out["loss_first"] = self.count, self.first
         elif self.terms is not None:
@@ -210,6 +220,7 @@ def made(torch, tensor, scale):
             out.times = out.times * constant if word == "Mul" else out.times / constant
             out.divided = out.divided or word == "Div"
             out.by *= constant if word == "Div" else 1
+            out.of_ranks = out.of_ranks or _is_of_ranks(torch, word, constant)
         elif word in ("Add", "Sub") and _parent(node) is not None:  # a constant besides
             if node.next_functions[0][0] is None:
                 out.times *= abs(saved(node, "_saved_alpha") or 1)
@@ -225,30 +236,40 @@ def made(torch, tensor, scale):
     return out
 
 
+def _is_of_ranks(torch, word, constant):
+    """Whether that is a product with the number of ranks."""
+    distributed = torch.distributed
+    joined = distributed.is_available() and distributed.is_initialized()
+    ranks = distributed.get_world_size() if joined else 1
+    return ranks > 1 and (constant if word == "Mul" else 1 / constant) == ranks
+
+
 def _terms(torch, node):
-    """([(node, what it is multiplied by, or None)] that a sum of multiples is made of, whether
-    these are all).
+    """([(node, what it is multiplied by, or None, and divided by: NaN where it is multiplied by the
+    number of ranks)] that a sum of multiples is made of, whether these are all).
     """
-    terms, waiting, left = [], [(node, 1.0)], DEEP
+    terms, waiting, left = [], [(node, 1.0, 1.0)], DEEP
     while waiting and left > 0:
         left -= 1
-        node, times = waiting.pop()
+        node, times, by = waiting.pop()
         word = _word(node)
         if word in ("Mul", "Div"):
             constant = _constant(torch, node) if _parent(node) is not None else None
             known = constant and times is not None
+            by = math.nan if known and _is_of_ranks(torch, word, constant) else by
             times = (times * constant if word == "Mul" else times / constant) if known else None
+            by *= constant if known and word == "Div" else 1
         if word in ("Add", "Sub", "Mul", "Div", "Neg") or word in SAME:
-            waiting += [(parent, times) for parent in behind(node) if parent is not None]
+            waiting += [(parent, times, by) for parent in behind(node) if parent is not None]
         else:
-            terms.append((node, times))
+            terms.append((node, times, by))
     return terms, not waiting
 
 
 def is_plain(torch, tensor):
     """Whether a scalar is made of means, sums and constants: no loss function reduced it."""
     terms, whole = _terms(torch, tensor.grad_fn)
-    return whole and all(_word(term) in ("Mean", "Sum") for term, _ in terms)
+    return whole and all(_word(term) in ("Mean", "Sum") for term, _, _ in terms)
 
 
 def _is_scale(torch, node, constant, scale):
