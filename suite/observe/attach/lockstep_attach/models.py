@@ -710,7 +710,7 @@ class Models:
         """Finds the outermost modules that hold an optimizer's parameters of no known model."""
         for model in self.live():
             self.hub.params.remember(model.ref())
-        missing = {id(p): place for place, p in enumerate(params) if self.entry_of(p) is None}
+        missing = {id(p): place for place, p in enumerate(params) if self.stepped_as(p) is None}
         if not missing:
             return
         module_class = self.hub.torch.nn.Module
@@ -781,7 +781,7 @@ class Models:
         """
         optimizers = self.hub.optimizers
         held = {id(p) for _, one in optimizers.found() for p in optimizers.params(one)}
-        return any(id(p) in held and self.entry_of(p) is None for p in module.parameters())
+        return any(id(p) in held and self.stepped_as(p) is None for p in module.parameters())
 
     # ---- forward ---------------------------------------------------------------------------------
 
