@@ -1,6 +1,7 @@
 /* A job that goes on from a file, next to the job that wrote it: data that were trained on before
  * the file was written and come again, or never come. */
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,6 +192,8 @@ static void judge_skipped_pass(const ls_observe_trace *trace, ls_observe_finding
 typedef struct rest {
     const ls_event *cut, *on;
     int skipped, trained, left, whole; /* samples */
+    int ahead;   /* batches that the loader fetches before the loop trains on them */
+    int later;   /* batches of the cut pass that were trained on behind the file */
     bool within; /* by the sampler's epoch the pass that goes on is the one that was cut */
     bool usual;  /* both leave out as many first batches: a look, or a loader that fetches ahead */
 } rest;
@@ -202,13 +205,20 @@ static int batch_of(const ls_event *pass)
     return batch > 0 || given < 1 ? batch : (ls_job_count(pass, count) + given - 1) / given;
 }
 
-/* The indices of the batches of a pass that were trained on: [*count] from the first. */
-static int trained_of(const ls_event *pass, int *count)
+static int used_of(const ls_event *pass, int end)
 {
-    const ls_event *used = ls_event_list(pass, used);
+    return ls_event_to_int(ls_event_at(ls_event_list(pass, used), end), -end);
+}
+
+/* The indices of the batches of a pass that were trained on, but for the last `later` ones:
+ * [*count] from the first. The loop is `ahead` batches behind the loader, and catches up at a
+ * pass's end. */
+static int trained_of(const ls_event *pass, int ahead, int later, int *count)
+{
     int batch = batch_of(pass), all = ls_event_count(ls_event_list(pass, kept));
-    int first = ls_event_to_int(ls_event_at(used, 0), 0) * batch;
-    int last = (ls_event_to_int(ls_event_at(used, 1), -1) + 1) * batch;
+    int behind = later + (ls_event_bool(pass, whole, false) ? 0 : ahead);
+    int first = (used_of(pass, 0) - ahead) * batch;
+    int last = (used_of(pass, 1) + 1 - behind) * batch;
     last = last > all ? all : last;
     *count = first < last ? last - first : 0;
     return first;
@@ -226,15 +236,64 @@ static bool is_known(const ls_event *pass)
            ls_event_count(ls_event_list(pass, used)) == 2 && ls_event_int(pass, modulus, 0) == 1;
 }
 
-/* The pass that the file cut: nothing was trained on behind it. */
-static const ls_event *cut_pass(const ls_observe_rank *rank, int64_t saved)
+static int backwards_of(const ls_observe_step *step)
+{
+    int count = 0;
+    ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
+        count += call->times;
+    }
+    return count;
+}
+
+/* The most batches that a step takes. */
+static int most_backwards(const ls_observe_rank *rank)
+{
+    int most = 1;
+    ls_trace_each_step(step, rank) {
+        int own = backwards_of(step);
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
+/* In the steps behind one, until another one. */
+static int backwards_in(const ls_observe_rank *rank, double behind, double until)
+{
+    int count = 0;
+    ls_trace_each_step(step, rank) {
+        double number = (double)step->step->step;
+        count += number > behind && number <= until ? backwards_of(step) : 0;
+    }
+    return count;
+}
+
+/* The pass that the file cut, in which the job ended; [*later]: batches of it that were trained on
+ * behind the file. Of a pass without one backward for each batch, that is not known. */
+static const ls_event *cut_pass(const ls_observe_rank *rank, int64_t saved, int *later)
 {
     const ls_event *data, *last = NULL;
     ls_event_each(data, ls_trace_events(rank, data)) {
-        last = ls_pass_is_trained(data) && ls_pass_first_step(data) <= (double)saved ? data : last;
+        last = ls_pass_is_trained(data) ? data : last;
     }
-    bool behind = rank->step_count > 0 && rank->step[rank->step_count - 1].step->step > saved;
-    return last == NULL || behind || ls_event_bool(last, whole, false) ? NULL : last;
+    double begin = ls_pass_first_step(last); /* which may be of the pass before */
+    if (!(begin <= (double)saved) || ls_event_bool(last, whole, false)) {
+        return NULL;
+    }
+    *later = backwards_in(rank, (double)saved, INFINITY);
+    int used = used_of(last, 1) + 1 - used_of(last, 0), own = backwards_in(rank, begin, INFINITY);
+    bool each = own <= used && own + most_backwards(rank) >= used;
+    return *later == 0 || each ? last : NULL;
+}
+
+/* Batches that the loader of the job's first pass fetches before the loop trains on them: so many
+ * more have a backward than are followed by one before the next is given. */
+static int ahead_of(const ls_observe_rank *rank)
+{
+    const ls_event *pass = ls_pass_trained(rank, 0), *next = ls_pass_trained(rank, 1);
+    double until = next == NULL ? INFINITY : ls_pass_first_step(next);
+    int first = used_of(pass, 0);
+    int more = backwards_in(rank, 0, until) - (used_of(pass, 1) + 1 - first);
+    return more > 0 && more <= first ? more : 0;
 }
 
 /* Whether two passes draw the same indices, as far as both have gone. */
@@ -265,28 +324,15 @@ static bool is_within(const rest *r)
 static bool leaves_out(const ls_event *pass, int samples)
 {
     int trained;
-    return is_known(pass) && trained_of(pass, &trained) == samples && trained > 0;
+    return is_known(pass) && trained_of(pass, 0, 0, &trained) == samples && trained > 0;
 }
 
 /* Whether the job that wrote the file begins its first pass, or the one that was cut, as the job
  * that goes on does: then these samples are not left out since they were trained on. */
 static bool is_usual(const ls_observe_rank *writer, const rest *r)
 {
-    return leaves_out(r->cut, r->skipped) || leaves_out(ls_pass_trained(writer, 0), r->skipped);
-}
-
-/* The most batches that a step takes. */
-static int most_backwards(const ls_observe_rank *rank)
-{
-    int most = 1;
-    ls_trace_each_step(step, rank) {
-        int own = 0;
-        ls_trace_each_kind(call, step, LS_CALL_BACKWARD) {
-            own += call->times;
-        }
-        most = own > most ? own : most;
-    }
-    return most;
+    int drawn = r->skipped + r->ahead * batch_of(r->on);
+    return leaves_out(r->cut, drawn) || leaves_out(ls_pass_trained(writer, 0), drawn);
 }
 
 /* The job goes on within the pass: what it takes is what was left, or both passes are of one epoch.
@@ -294,7 +340,7 @@ static int most_backwards(const ls_observe_rank *rank)
 static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest *out)
 {
     const ls_event *on = ls_pass_trained(&trace->rank[k], 0);
-    const ls_event *cut = cut_pass(&trace->before->rank[k], saved), *data;
+    const ls_event *cut = cut_pass(&trace->before->rank[k], saved, &out->later), *data;
     if (!is_known(on) || !is_known(cut) || !ls_event_bool(on, whole, false) ||
         batch_of(on) != batch_of(cut) || !is_same_data(on, cut)) {
         return false;
@@ -302,8 +348,10 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
     int batch = batch_of(on);
     out->cut = cut;
     out->on = on;
-    out->skipped = trained_of(on, &out->left);
-    trained_of(cut, &out->trained);
+    out->ahead = ahead_of(&trace->rank[k]);
+    out->ahead = out->ahead <= used_of(cut, 0) ? out->ahead : 0;
+    out->skipped = trained_of(on, out->ahead, 0, &out->left);
+    trained_of(cut, out->ahead, out->later, &out->trained);
     out->usual = out->skipped > 0 && is_usual(&trace->before->rank[k], out);
     out->whole = out->skipped > 0 && !out->usual
                      ? ls_job_count(on, count)
@@ -320,10 +368,11 @@ static bool find_rest(const ls_observe_trace *trace, int k, int64_t saved, rest 
 }
 
 /* Adds to `times` how often each index was trained on; false: one is none of the data set. */
-static bool add_trained(const ls_event *pass, int length, unsigned char *times)
+static bool add_trained(const ls_event *pass, int ahead, int later, int length,
+                        unsigned char *times)
 {
     const ls_event *one;
-    int count, place = 0, first = trained_of(pass, &count);
+    int count, place = 0, first = trained_of(pass, ahead, later, &count);
     ls_event_each(one, ls_event_list(pass, kept)) {
         if (place >= first && place < first + count) {
             double index = one->number;
@@ -346,15 +395,34 @@ static int count_above(const unsigned char *times, int length, int most)
     return count;
 }
 
-/* Later passes that are as short as the rest of the one that was cut. */
+static const ls_tol skipped =
+    LS_TOL(2, "batches: a single one may be drawn for a look at the data in each pass");
+
+/* Later passes that are as short as the rest of the one that was cut, or all leave out what the job
+ * left out of that one. */
 static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_finding *out)
 {
     const ls_event *data = r->on;
-    int batch = batch_of(data), short_ones = 0;
+    int batch = batch_of(data), behind = 0, short_ones = 0, skips = 0;
+    int drawn = r->skipped + r->ahead * batch;
     while ((data = ls_event_after(data)) != NULL) {
         bool same = ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
                     is_same_data(data, r->on);
+        behind += same;
         short_ones += same && ls_job_count(data, count) == ls_job_count(r->on, count);
+        skips += same && leaves_out(data, drawn);
+    }
+    bool kept = !r->usual && skips > 0 && skips == behind;
+    if (kept && r->skipped >= skipped.value * batch && abs(r->trained - r->skipped) < batch) {
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(r->on, at, ""),
+            "the batches with which the job skips what was trained on are skipped in each later "
+            "pass as well",
+            "skip batches in the first pass alone: set their number to 0 behind it",
+            "rank %d: the first pass leaves out %d samples, which were trained on before %.100s "
+            "was written, and each of the %d passes behind it as many",
+            k, r->skipped, ls_event_text(load, path, ""), skips);
+        return;
     }
     if (short_ones > 0 && ls_job_count(r->on, count) + batch <= r->whole) {
         ls_finding_set(
@@ -412,6 +480,20 @@ static bool may_begin_anew(const rest *r, int backwards, bool lost)
     return r->within && r->skipped > 0 && r->skipped < r->trained && !lost && !by_steps;
 }
 
+/* Whether the file may be the one that was loaded, by the weights: another one may have had its
+ * path. */
+static bool may_hold(const ls_event *save, const ls_event *restore)
+{
+    const char *bits = ls_event_text(restore, bits, "");
+    const ls_event *pair, *digests = ls_event_list(save, digests);
+    ls_event_each(pair, digests) {
+        if (strcmp(ls_event_to_text(ls_event_at(pair, 1), ""), bits) == 0) {
+            return true;
+        }
+    }
+    return bits[0] == '\0' || ls_event_count(digests) == 0;
+}
+
 /* What was trained of a pass before the file, and behind it, is the data set: no sample twice, but
  * for those that fill up each rank's last batch. */
 static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -423,7 +505,7 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
     const ls_event *rng = ls_saved_last_restored(&trace->rank[0], "rng");
     int length = 0, batch = 0;
     unsigned char *early = NULL, *late = NULL;
-    bool known = save != NULL;
+    bool known = save != NULL && may_hold(save, ls_saved_restored(&trace->rank[0], "model"));
     rest r = {0};
     for (int k = 0; k < trace->world && known; k++) {
         known = find_rest(trace, k, ls_saved_step(save), &r);
@@ -436,7 +518,8 @@ static void judge_rest(const ls_observe_trace *trace, ls_observe_finding *out)
             late = ls_list_make((size_t)length + 1, 1);
         }
         known = known && ls_job_count(r.on, length) == length &&
-                add_trained(r.cut, length, early) && add_trained(r.on, length, late);
+                add_trained(r.cut, r.ahead, r.later, length, early) &&
+                add_trained(r.on, r.ahead, 0, length, late);
         batch = known ? batch_of(r.on) : 0;
         if (known) {
             judge_offset(&r, load, k, out);
@@ -472,7 +555,7 @@ static int samples_again(const ls_event *cut, const ls_event *on)
     int trained, again;
     bool ordered = is_known(on) && is_known(cut) && batch_of(on) == batch_of(cut) &&
                    ls_event_bool(on, shuffle, false) && is_one_order(cut, on) &&
-                   trained_of(on, &again) == 0 && trained_of(cut, &trained) == 0;
+                   trained_of(on, 0, 0, &again) == 0 && trained_of(cut, 0, 0, &trained) == 0;
     return !ordered || trained < few.value || again < few.value ? 0
            : trained < again                                    ? trained
                                                                 : again;
@@ -486,12 +569,13 @@ static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding 
     const char *path = ls_event_text(load, path, "");
     int64_t saved = ls_saved_last(&trace->before->rank[0], path);
     const ls_event *on = ls_pass_trained(&trace->rank[0], 0);
-    const ls_event *cut = cut_pass(&trace->before->rank[0], saved);
+    int later = 0;
+    const ls_event *cut = cut_pass(&trace->before->rank[0], saved, &later);
     bool counts = false;
     ls_event_each(number, ls_event_object(load, numbers)) {
         counts = counts || number->number == (double)saved;
     }
-    if (saved < 1 || !counts || on == NULL || cut == NULL || !is_same_data(on, cut) ||
+    if (saved < 1 || !counts || later > 0 || on == NULL || cut == NULL || !is_same_data(on, cut) ||
         !ls_event_same(on, cut, source) ||
         ls_event_int(on, sampler_epoch, -1) != ls_event_int(cut, sampler_epoch, -1)) {
         return;

@@ -284,10 +284,11 @@ static bool has_word(const char *name, const char *const *word)
     return false;
 }
 
-/* A number of epochs, not of the best one. */
+/* A number of epochs, not of the best one, nor of steps within one. */
 static bool counts_epochs(const ls_event *number)
 {
-    static const char *const best[] = {"best", NULL}, *const epochs[] = {"epoch", NULL};
+    static const char *const best[] = {"best", "step", "iter", "batch", NULL};
+    static const char *const epochs[] = {"epoch", NULL};
     const char *name = ls_event_key(number);
     return ls_event_is_number(number) && has_word(name, epochs) && !has_word(name, best);
 }

@@ -181,6 +181,12 @@ static const calls_row resumed[] = {
     {GOES_ON("", OF_OPTIMIZER ";", "3", NEXT, "0"), "checkpoint.resume", CALLS_HINT,
      "rank 0: the job goes on from last.pt with epoch 2, and its sampler draws the order of epoch "
      "0 | set_epoch is not called with the epoch .. | train.py:18 | begin"},
+    {"!;" LOAD(
+         "\"what\":{\"model\":[\"m\"],\"optimizer\":[\"o\"],\"epoch\":[\"epoch\"]},\"numbers\":"
+         "{\"epoch\":0,\"step_in_epoch\":8},\"entries\":[3]") "; " OF_MODEL "; " OF_OPTIMIZER
+                                                              ";" MOMENTUM("3") "; " NEXT
+                                                                                "; " DRAWN("0"),
+     "checkpoint.resume", NO_HINT, ""},
     /* weights of another job, which begins anew */
     {GOES_ON("", "", "0", ANEW, "0"), "checkpoint.resume", LS_SKIP, ""},
     {GOES_ON("", OF_SCHEDULE ";", "0", NEXT, "2"), "checkpoint.resume", CALLS_HINT,

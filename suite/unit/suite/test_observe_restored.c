@@ -249,6 +249,15 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
 #define CUT_IN(epoch)                                                                              \
     "2x " STEP("0.2") ";" IN_EPOCH(epoch, "false", "4", "[0,1]", "[0,1,2,3]") ";" SAVED("last.pt", \
                                                                                         "2")
+/* A pass that goes on behind the file: after it come two more batches. */
+#define CUT_BEHIND(used, more)                                               \
+    "4x " STEP("0.2") ";" DREW("false", "8", used, "[0,1,2,3,4,5,6,7]", "1", \
+                               "4") ";" more SAVED("last.pt", "2")
+#define HOLDS(bits) \
+    ";{\"event\":\"save\",\"step\":2,\"path\":\"last.pt\",\"digests\":[[0,\"" bits "\"]]}"
+#define GIVEN_BITS "{\"event\":\"restore\",\"what\":\"model\",\"step\":0,\"bits\":\"55\"};"
+#define OTHER_ORDER DREW("true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3")
+#define SKIPS(used) DREW("true", "8", used, "[1,3,5,7,0,2,4,6]", "3", "5")
 #define SINGLY(whole, given, used) \
     DREW_BY("\"batch\":1,\"sampler_epoch\":1", whole, given, used, "[0,1,2,3,4,5,6,7]", "1", "3")
 #define BY_TWO(whole, given, used)                                                  \
@@ -575,6 +584,38 @@ static const struct {
     {"/a/", BATCHES("last.pt") ";" STREAM("false"), STREAM_GOES_ON("\"epoch\":0", "1"), LS_PASS,
      ""},
     {"/a/", BATCHES("last.pt") ";" STREAM("true"), STREAM_GOES_ON("\"step\":5", "1"), LS_PASS, ""},
+    /* a job that trained on behind the file, in that pass; in a next one, too; with two backward
+     * passes for each batch; of a file of that path that holds what was given, and other weights */
+    {"/a/", CUT_BEHIND("[0,3]", ""), GOES_ON OTHER_ORDER, LS_FAIL,
+     "4 of 8 samples were trained on before last.pt was written and come again in the rest of the "
+     "pass, and 4 never come | the job goes on within a pass"},
+    {"/a/", CUT_BEHIND("[0,3]", ""),
+     GOES_ON DREW("true", "8", "[2,3]", "[0,1,2,3,4,5,6,7]", "1", "3"), LS_PASS, ""},
+    {"/a/", CUT_BEHIND("[0,3]", STEP("0.2") ";" DREW("false", "2", "[0,0]", "[0,1]", "5", "5") ";"),
+     GOES_ON OTHER_ORDER, LS_PASS, ""},
+    {"/a/",
+     "4x (F b b O Z);" DREW("false", "8", "[0,3]", "[0,1,2,3,4,5,6,7]", "1",
+                            "4") ";" SAVED("last.pt", "3"),
+     GOES_ON OTHER_ORDER, LS_PASS, ""},
+    {"/a/", CUT_BEHIND("[0,3]", "") HOLDS("55"), GIVEN_BITS GOES_ON OTHER_ORDER, LS_FAIL, "4 of 8"},
+    {"/a/", CUT_BEHIND("[0,3]", "") HOLDS("56"), GIVEN_BITS GOES_ON OTHER_ORDER, LS_PASS, ""},
+    /* a loader that fetches a batch ahead, in a pass that is drawn from its begin */
+    {"/a/", CUT_AHEAD, GOES_ON AHEAD("true", "8", "[3,3]", "[4,5,6,7,0,1,2,3]"), LS_FAIL,
+     "and 4 never come"},
+    {"/a/", CUT_AHEAD, GOES_ON AHEAD("true", "8", "[3,3]", "[0,1,2,3,4,5,6,7]"), LS_PASS, ""},
+    /* later passes leave out as many batches, all of them; some; a single batch; as the job that
+     * wrote the file did */
+    {"/a/", CUT("[0,1,2,3]"), ON_AT("[2,3]") ";2x " STEP("0.2") ";" SKIPS("[2,3]"), LS_FAIL,
+     "rank 0: the first pass leaves out 4 samples, which were trained on before last.pt was "
+     "written, and each of the 1 passes behind it as many | the batches with which the job skips "
+     "what was trained on are skipped in each later pass as well"},
+    {"/a/", CUT("[0,1,2,3]"), ON_AT("[2,3]") ";2x " STEP("0.2") ";" SKIPS("[0,3]"), LS_PASS, ""},
+    {"/a/", CUT("[0,1,2,3]"),
+     ON_AT("[2,3]") ";2x " STEP("0.2") ";" SKIPS("[2,3]") ";" SKIPS("[0,3]"), LS_PASS, ""},
+    {"/a/", CUT_AT("2", "[0,0]", ""), ON_AT("[1,3]") ";2x " STEP("0.2") ";" SKIPS("[1,3]"), LS_PASS,
+     ""},
+    {"/a/", FIRST_THEN_CUT("[2,3]", "4", "[0,1]"),
+     ON_AT("[2,3]") ";2x " STEP("0.2") ";" SKIPS("[2,3]"), LS_PASS, ""},
     /* passes behind it that are as short, and whole ones */
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1",
