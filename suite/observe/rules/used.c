@@ -227,6 +227,42 @@ static bool is_compiled(const ls_observe_rank *rank)
     return false;
 }
 
+/* Rows of a micro-batch, where the batch is trained on in equal ones and its last rows, which are
+ * fewer, go into no forward; else 0. */
+static int part_of(const places *p)
+{
+    const batch *b = &p->whole;
+    int part = b->backwards > 1 ? b->used / b->backwards : 0;
+    bool ends =
+        ls_event_count(b->runs) == 4 && ls_event_to_int(ls_event_first(b->runs), -1) == TRAINED;
+    bool equal = b->used == part * b->backwards && b->reached == b->used;
+    return ends && equal && b->unseen == p->lost && p->lost < part ? part : 0;
+}
+
+static const ls_tol share = LS_TOL(1e-6, "of a quotient: one that was rounded to f32, and more");
+
+/* Whether the losses are a mean over all rows of the batch: each micro-batch's is a sum that is
+ * divided by these, or a mean that is multiplied by its share of them. */
+static bool counts_all(const ls_observe_rank *rank, int rows, int part)
+{
+    int known = 0;
+    ls_trace_each_call_of(walk, rank) {
+        const char *of = ls_calls_text(walk.call, loss_of);
+        if (walk.call->kind != LS_CALL_BACKWARD || of[0] == '\0') {
+            continue;
+        }
+        bool sum = strcmp(of, "sum") == 0;
+        double all = ls_event_number(walk.call->json, loss_times, NAN) * rows / (sum ? 1 : part);
+        if (!(fabs(all - 1) < share.value) ||
+            (sum && (ls_event_int(walk.call->json, loss_first, -1) != part ||
+                     !ls_event_bool(walk.call->json, loss_divided, false)))) {
+            return false;
+        }
+        known++;
+    }
+    return known > 0;
+}
+
 /* The same on all ranks: one may draw for the others, or each take its part of what all draw. */
 static void judge_places(const ls_observe_trace *trace, int number, ls_observe_finding *out)
 {
@@ -250,7 +286,8 @@ static void judge_places(const ls_observe_trace *trace, int number, ls_observe_f
     }
     bool wasted = first.wasted > 0;
     bool hidden = ls_event_count(ls_trace_events(rank, outside)) > 0 || is_compiled(rank);
-    if (!wasted && (hidden || 2 * lost < known)) {
+    int part = part_of(&p);
+    if (!wasted && (hidden || (2 * lost < known && part == 0))) {
         return; /* a module that is not known may have got them, or they are targets alone */
     }
     ls_observe_finding one = {0};
@@ -258,18 +295,19 @@ static void judge_places(const ls_observe_trace *trace, int number, ls_observe_f
         &one, LS_FAIL, wasted ? backward_at(rank) : ls_event_text(event, at, ""),
         wasted ? "a part of each batch goes backward alone: the losses of the others are "
                  "overwritten, or backward is behind the loop over the parts"
-               : "a part of each batch alone is given to the model: a slice",
-        wasted ? "call backward for each part of the batch, or for the sum of their losses"
-               : "give the model the whole batch, or let the loader draw smaller ones",
+        : part > 0
+            ? "the number of micro-batches of a batch is rounded down: its last rows fill none"
+            : "a part of each batch alone is given to the model: a slice",
+        wasted     ? "call backward for each part of the batch, or for the sum of their losses"
+        : part > 0 ? "round up: the last micro-batch has the rows that are left; or let the loader "
+                     "draw a multiple"
+                   : "give the model the whole batch, or let the loader draw smaller ones",
         "%d of %d rows of a batch, always those at the same places, %s: so in %d batches", lost,
         known,
         wasted ? "go into training forwards that no backward comes to" : "go into no forward",
         batches);
-    if (2 * lost >= known) {
-        ls_calls_keep_worst(out, &one);
-    } else {
-        ls_finding_guess(out, &one);
-    }
+    bool meant = part > 0 && counts_all(rank, first.rows, part);
+    (2 * lost >= known || meant ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* Batches in turn: of each `period` one is trained on. */

@@ -700,6 +700,14 @@ ROWS_TEST(states_are_given_to_their_ranks, given)
 #define X4(batch) batch "," batch "," batch "," batch
 #define SLICED "[0,8,8,1,2,[3,2,0,6]]"
 #define PART_OF(runs) "[0,8,8,1,4,[" runs "]]"
+/* In micro-batches, whose losses are made with these members. */
+#define MICRO_OF(backwards, reached, runs) "[0,20,20," backwards "," reached ",[" runs "]]"
+#define MICRO MICRO_OF("2", "16", "3,16,0,4")
+#define TRAINED_BY(members, batch) \
+    "4x F S B{" members "} K P Z; =DistributedSampler 64 8 0 2 1 ; " ROWS_OF(X4(batch))
+#define WEIGHED(times) "\"loss_of\":\"sum\",\"loss_first\":8,\"loss_times\":" times
+#define SUM(times) WEIGHED(times) ",\"loss_divided\":true"
+#define MEAN(times) "\"loss_of\":\"mean\",\"loss_times\":" times
 #define WHOLE_BATCH "[0,8,8,1,8,[3,8]]"
 #define DROPPED "[0,8,8,0,0,[2,8]]"
 #define KEPT "[0,8,8,0,0,[0,8]]"
@@ -740,6 +748,30 @@ static const calls_row unused[] = {
      LS_PASS, ""},
     {LOOP(X4(PART_OF("3,6,2,2"))), "data.used", CALLS_HINT, "2 of 8 rows"},
     {LOOP(X4(PART_OF("3,6,0,2"))), "data.used", LS_PASS, ""},
+    /* last rows that fill no micro-batch, and count in its loss; that do not, or it is not known */
+    {TRAINED_BY(SUM("0.05"), MICRO), "data.used", LS_FAIL,
+     "4 of 20 rows of a batch, always those at the same places, go into no forward: so in 4 "
+     "batches "
+     "| the number of micro-batches of a batch is rounded down: its last rows fill none | "
+     "train.py:12 | round up"},
+    {TRAINED_BY(MEAN("0.4"), MICRO), "data.used", LS_FAIL, "rounded down"},
+    {TRAINED_BY(SUM("0.0625"), MICRO), "data.used", CALLS_HINT, "rounded down"},
+    {TRAINED_BY(MEAN("0.5"), MICRO), "data.used", CALLS_HINT, "rounded down"},
+    {TRAINED_BY("\"loss_of\":\"sum\",\"loss_first\":4,\"loss_divided\":true,\"loss_times\":0.05",
+                MICRO),
+     "data.used", CALLS_HINT, "rounded down"},
+    {TRAINED_BY(WEIGHED("0.05"), MICRO), "data.used", CALLS_HINT, "rounded down"},
+    {LOOP(X4(MICRO)), "data.used", CALLS_HINT, "rounded down"},
+    /* a single part; others that are not equal; rows that a forward without a gradient gets, as to
+     * validate by; the first ones; as many as a part; a module that is not known */
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("1", "16", "3,16,0,4")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("3", "16", "3,16,0,4")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("2", "16", "3,16,1,4")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("2", "16", "0,4,3,16")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("4", "16", "3,16,0,4")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO_OF("2", "20", "3,20")), "data.used", NO_HINT, ""},
+    {TRAINED_BY(SUM("0.05"), MICRO) "; {\"event\":\"outside\",\"step\":2,\"name\":\"Style\"}",
+     "data.used", NO_HINT, ""},
     /* a rank that draws for the other */
     {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)), "data.used", LS_PASS, ""},
     {"4x F S B K P Z; 0: " ROWS_OF(X4(SLICED)) "; 1: " ROWS_OF(X4(PART_OF("0,6,3,2"))), "data.used",
