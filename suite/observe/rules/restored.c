@@ -398,31 +398,54 @@ static int count_above(const unsigned char *times, int length, int most)
 static const ls_tol skipped =
     LS_TOL(2, "batches: a single one may be drawn for a look at the data in each pass");
 
+/* The next pass over the same data that is trained on to its end. */
+static const ls_event *pass_behind(const ls_event *data, const ls_event *on)
+{
+    while ((data = ls_event_after(data)) != NULL) {
+        if (ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
+            is_same_data(data, on)) {
+            return data;
+        }
+    }
+    return NULL;
+}
+
+/* All passes behind the first one leave out as many of their first samples. */
+static void judge_skips(const ls_event *on, int drawn, int samples, const char *file, int k,
+                        ls_observe_finding *out)
+{
+    const ls_event *data = on;
+    int skips = 0;
+    while ((data = pass_behind(data, on)) != NULL) {
+        if (!leaves_out(data, drawn)) {
+            return;
+        }
+        skips++;
+    }
+    if (skips == 0 || samples < skipped.value * batch_of(on)) {
+        return;
+    }
+    ls_finding_set(out, LS_FAIL, ls_event_text(on, at, ""),
+                   "the batches with which the job skips what was trained on are skipped in each "
+                   "later pass as well",
+                   "skip batches in the first pass alone: set their number to 0 behind it",
+                   "rank %d: the first pass leaves out %d samples, which were trained on before "
+                   "%.100s was written, and each of the %d passes behind it as many",
+                   k, samples, file, skips);
+}
+
 /* Later passes that are as short as the rest of the one that was cut, or all leave out what the job
  * left out of that one. */
 static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_finding *out)
 {
     const ls_event *data = r->on;
-    int batch = batch_of(data), behind = 0, short_ones = 0, skips = 0;
-    int drawn = r->skipped + r->ahead * batch;
-    while ((data = ls_event_after(data)) != NULL) {
-        bool same = ls_pass_is_trained(data) && ls_event_bool(data, whole, false) &&
-                    is_same_data(data, r->on);
-        behind += same;
-        short_ones += same && ls_job_count(data, count) == ls_job_count(r->on, count);
-        skips += same && leaves_out(data, drawn);
+    int batch = batch_of(data), short_ones = 0;
+    const char *file = ls_event_text(load, path, "");
+    if (!r->usual && abs(r->trained - r->skipped) < batch) {
+        judge_skips(r->on, r->skipped + r->ahead * batch, r->skipped, file, k, out);
     }
-    bool kept = !r->usual && skips > 0 && skips == behind;
-    if (kept && r->skipped >= skipped.value * batch && abs(r->trained - r->skipped) < batch) {
-        ls_finding_set(
-            out, LS_FAIL, ls_event_text(r->on, at, ""),
-            "the batches with which the job skips what was trained on are skipped in each later "
-            "pass as well",
-            "skip batches in the first pass alone: set their number to 0 behind it",
-            "rank %d: the first pass leaves out %d samples, which were trained on before %.100s "
-            "was written, and each of the %d passes behind it as many",
-            k, r->skipped, ls_event_text(load, path, ""), skips);
-        return;
+    while ((data = pass_behind(data, r->on)) != NULL) {
+        short_ones += ls_job_count(data, count) == ls_job_count(r->on, count);
     }
     if (short_ones > 0 && ls_job_count(r->on, count) + batch <= r->whole) {
         ls_finding_set(
@@ -431,7 +454,7 @@ static void judge_offset(const rest *r, const ls_event *load, int k, ls_observe_
             "begin each pass but the first one at its first sample",
             "rank %d: %d passes behind the first one have %d samples, as the rest of the one that "
             "%.100s cut, and not %d",
-            k, short_ones, ls_job_count(r->on, count), ls_event_text(load, path, ""), r->whole);
+            k, short_ones, ls_job_count(r->on, count), file, r->whole);
     }
 }
 
@@ -597,6 +620,29 @@ static void judge_begun_again(const ls_observe_trace *trace, ls_observe_finding 
     ls_finding_guess(out, &one);
 }
 
+/* The same of a job that was killed within the pass, which says nothing of it: the file has the
+ * number of the batches. */
+static void judge_counted_skips(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *load = ls_event_at(ls_trace_events(&trace->rank[0], load), 0), *number;
+    const ls_event *on = ls_pass_trained(&trace->rank[0], 0), *data;
+    int batches = used_of(on, 0), drawn = batches * batch_of(on);
+    bool known = ls_verdict_good(out->verdict.code) && is_known(on) &&
+                 ls_event_bool(on, whole, false) && ahead_of(&trace->rank[0]) < batches;
+    bool counts = false;
+    ls_event_each(number, ls_event_object(load, numbers)) {
+        counts = counts || number->number == batches;
+    }
+    ls_event_each(data, ls_trace_events(&trace->before->rank[0], data)) {
+        known = known && !leaves_out(data, drawn);
+    }
+    if (known && counts) {
+        ls_observe_finding one = {0};
+        judge_skips(on, drawn, drawn, ls_event_text(load, path, ""), 0, &one);
+        ls_finding_guess(out, &one);
+    }
+}
+
 void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     judge_batches(trace, out);
@@ -609,6 +655,7 @@ void ls_restored_judge_data(const ls_observe_trace *trace, ls_observe_finding *o
     if (ls_verdict_good(out->verdict.code)) {
         judge_rest(trace, out);
         judge_begun_again(trace, out);
+        judge_counted_skips(trace, out);
     }
 }
 

@@ -257,6 +257,10 @@ CALLS_TEST(a_state_is_restored_in_two_phases, phases)
     ";{\"event\":\"save\",\"step\":2,\"path\":\"last.pt\",\"digests\":[[0,\"" bits "\"]]}"
 #define GIVEN_BITS "{\"event\":\"restore\",\"what\":\"model\",\"step\":0,\"bits\":\"55\"};"
 #define OTHER_ORDER DREW("true", "8", "[2,3]", "[4,5,6,7,0,1,2,3]", "1", "3")
+#define KILLED_ON(number)                                                       \
+    LOADED(number)                                                              \
+    ";" MODEL ";" RESTORE ";" UNNAMED("0.2", "0") ";2x " STEP("0.2") ";" SKIPS( \
+        "[2,3]") ";2x " STEP("0.2") ";" SKIPS("[2,3]")
 #define SKIPS(used) DREW("true", "8", used, "[1,3,5,7,0,2,4,6]", "3", "5")
 #define SINGLY(whole, given, used) \
     DREW_BY("\"batch\":1,\"sampler_epoch\":1", whole, given, used, "[0,1,2,3,4,5,6,7]", "1", "3")
@@ -616,6 +620,13 @@ static const struct {
      ""},
     {"/a/", FIRST_THEN_CUT("[2,3]", "4", "[0,1]"),
      ON_AT("[2,3]") ";2x " STEP("0.2") ";" SKIPS("[2,3]"), LS_PASS, ""},
+    /* the same of a job that was killed: by the number in the file; of another number; as it did */
+    {"/a/", "2x " STEP("0.2") ";" SAVED("last.pt", "2"), KILLED_ON("\"in_epoch\":2"), CALLS_HINT,
+     "which were trained on before last.pt was written, and each of the 1 passes behind it as "
+     "many"},
+    {"/a/", "2x " STEP("0.2") ";" SAVED("last.pt", "2"), KILLED_ON("\"in_epoch\":3"), LS_PASS, ""},
+    {"/a/", "6x " STEP("0.2") ";" SKIPS("[2,3]") ";" SAVED("last.pt", "6"),
+     KILLED_ON("\"in_epoch\":2"), LS_PASS, ""},
     /* passes behind it that are as short, and whole ones */
     {"/a/", CUT("[0,1,2,3]"),
      GOES_ON DREW("true", "4", "[0,1]", "[4,5,6,7]", "1",
