@@ -374,35 +374,40 @@ static void fail_replicated(const ls_samples *samples, ls_job_names *names, cons
     ls_finding_blame(out, ls_trace_place(step, LS_CALL_OPTIMIZER_STEP), "%s", advice);
 }
 
-/* Norms of a model that the script divides, as those beside matrices of tensor parallel layers, are
- * replicated: ranks begin with them in common, and reduce gradients of others, not theirs. */
+/* Norms of a model that the script divides, as those beside or within tensor parallel layers, are
+ * replicated: ranks begin with them in common, and reduce gradients of others, not theirs; or
+ * gradients of others are equal as they are made, beside matrices that ranks hold parts of. */
 static void guess_norms_of(const ls_samples *samples, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &samples->trace->rank[0];
     ls_job_names names = {0};
-    int reduced = 0;
+    int reduced = 0, made = 0, divided = 0;
     for (int i = 0; i < rank->tensor_count; i++) {
         const char *name = rank->tensor[i].name;
-        bool begins = is_same(samples, "param", name) == 1 && has_gradient(samples, name) &&
-                      is_same(samples, "local", name) == 0;
+        int held = is_same(samples, "param", name), own = is_same(samples, "local", name);
+        bool begins = held == 1 && has_gradient(samples, name);
         int used = is_same(samples, "used", name);
-        reduced += begins && used == 1;
-        if (begins && used == 0 && rank->tensor[i].norm) {
+        divided += held == 0;
+        reduced += begins && own == 0 && used == 1;
+        made += begins && own == 1 && used == 1;
+        if (begins && own == 0 && used == 0 && rank->tensor[i].norm) {
             ls_job_add_name(&names, name);
         }
     }
-    if (names.count == 0 || reduced == 0) {
+    made = divided > 0 ? made : 0;
+    if (names.count == 0 || reduced + made == 0) {
         return;
     }
     ls_observe_finding one = {0};
     ls_finding_set(
         &one, LS_FAIL, ls_trace_place(samples->step[0], LS_CALL_OPTIMIZER_STEP),
-        "each rank's gradient of a replicated norm is that of its part of the tokens or "
+        "each rank's gradient of a replicated norm is that of its part of the tokens, heads or "
         "channels: the norms drift apart",
         "all_reduce the gradients of norms, as of the other replicated parameters",
         "step %lld: the ranks begin with equal norms and step them by gradients of their "
-        "own (%s), while those of %d other parameters are reduced",
-        (long long)samples->number, ls_job_names_text(&names), reduced);
+        "own (%s), while those of %d other parameters are %s",
+        (long long)samples->number, ls_job_names_text(&names), reduced > 0 ? reduced : made,
+        reduced > 0 ? "reduced" : "equal");
     ls_finding_guess(out, &one);
 }
 

@@ -96,6 +96,7 @@ typedef enum fake_fault {
     FAULT_HAND_DRIFT,    /* equal gradients, and each rank a factor of its own */
     FAULT_HAND_SCALED,   /* FAULT_HAND_PART, and then each rank a factor of its own */
     FAULT_HAND_NORM, /* each rank has a weight of its own, and the bias, a norm's, is left out */
+    FAULT_HAND_NORM_WITHIN, /* the same, and gradients of the head are made equal */
     FAULT_HAND_LAST,
     FAULT_OVERFLOW,      /* the same with the wrapper */
     FAULT_OVERFLOW_HALF, /* right where the mean is sent as f16, whose range the sum leaves */
@@ -299,6 +300,11 @@ static inline bool fake_seeds_ranks(const fake_state *s)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
+static inline bool fake_has_norm(const fake_state *s)
+{
+    return fake_is(s, FAULT_HAND_NORM) || fake_is(s, FAULT_HAND_NORM_WITHIN);
+}
+
 static inline void fake_backward(fake_state *s, int step)
 {
     double scale = fake_scale(s);
@@ -309,7 +315,8 @@ static inline void fake_backward(fake_state *s, int step)
                 x->local[i] = x->sizes[i] = x->sum[i] = 0;
                 for (int m = 0; m < s->job->micro; m++) {
                     bool same = fake_is(s, FAULT_SAME_DATA) || fake_is(s, FAULT_HAND_SAME_DATA) ||
-                                fake_is(s, FAULT_HAND_PARTS) || fake_is(s, FAULT_HAND_DRIFT);
+                                fake_is(s, FAULT_HAND_PARTS) || fake_is(s, FAULT_HAND_DRIFT) ||
+                                (fake_is(s, FAULT_HAND_NORM_WITHIN) && t == 2);
                     int seed = same ? 0 : k;
                     float g = (float)scale * 0.1f *
                               ls_rng_normal((uint64_t)(100 * step + 10 * m + seed), (uint64_t)t,
@@ -349,8 +356,7 @@ static inline void fake_reduce(fake_state *s, int step)
                 bool one = fake_is(s, FAULT_ONE_OWN) || fake_is(s, FAULT_HAND_PART) ||
                            fake_is(s, FAULT_HAND_OWN) || fake_is(s, FAULT_HAND_SCALED) ||
                            fake_is(s, FAULT_FROZEN) || fake_is(s, FAULT_HAND_PART_SUM);
-                bool own =
-                    fake_keeps_own(s) || (one && t == 1) || (fake_is(s, FAULT_HAND_NORM) && t < 2);
+                bool own = fake_keeps_own(s) || (one && t == 1) || (fake_has_norm(s) && t < 2);
                 bool sum = fake_is(s, FAULT_SUM) || fake_is(s, FAULT_HOOK_SUM) ||
                            fake_is(s, FAULT_HOOK_SUM_DIVIDED) || fake_is(s, FAULT_HAND_SUM) ||
                            fake_is(s, FAULT_HAND_PART_SUM) || fake_is(s, FAULT_HAND_SUM_DIVIDED) ||
@@ -748,7 +754,7 @@ static inline void fake_write_model(const fake_state *s, int rank)
             "],\"buffers\":[[\"bn.running_mean\",4,\"f32\"]],\"norm_params\":[%s],\"bn\":1,"
             "\"sync_bn\":0,\"find_unused\":%s,\"broadcast_buffers\":true,\"world\":%d,"
             "\"buffer_digests\":[\"%d\"],\"param_digests\":[",
-            fake_is(s, FAULT_HAND_NORM) ? "\"fc.bias\"" : "",
+            fake_has_norm(s) ? "\"fc.bias\"" : "",
             fake_is(s, FAULT_UNUSED_ALLOWED) ? "true" : "false", s->job->world,
             fake_is(s, FAULT_BUFFERS) ? rank : 7);
     for (int t = 0; t < FAKE_TENSORS; t++) {
@@ -1000,7 +1006,7 @@ static inline void fake_start(fake_state *s)
         for (int t = 0; t < FAKE_TENSORS; t++) {
             for (int i = 0; i < fake_count[t]; i++) {
                 bool own = fake_seeds_ranks(s) || (fake_is(s, FAULT_HAND_OWN) && t == 1) ||
-                           (fake_is(s, FAULT_HAND_NORM) && t == 0);
+                           (fake_has_norm(s) && t == 0);
                 uint64_t seed = own ? (uint64_t)k : 0;
                 float value = ls_rng_normal(1000 + seed, (uint64_t)t, (uint64_t)i);
                 value = fake_is(s, FAULT_LARGE) && t == 1 ? 160 : value;

@@ -444,6 +444,8 @@ static const struct {
     {PLAIN(FAULT_HAND_NORM), "replicas.step", CALLS_HINT,
      "step 1: the ranks begin with equal norms and step them by gradients of their own (fc.bias), "
      "while those of 1 other parameters are reduced | each rank's gradient of a replicated norm"},
+    {PLAIN(FAULT_HAND_NORM_WITHIN), "replicas.step", CALLS_HINT,
+     "of their own (fc.bias), while those of 1 other parameters are equal"},
     {PLAIN(FAULT_HAND_OWN), "reduction.mean", LS_WEAK,
      "2 times a tensor that differs between ranks from the start steps by a rank's own gradient, "
      "while others are reduced"},
