@@ -428,18 +428,22 @@ static bool trains_members(const ls_observe_trace *trace)
     return apart;
 }
 
-/* Steps before the first forward of a model in DistributedDataParallel; -1: there is none. */
-static int steps_alone(const ls_observe_rank *rank)
+/* Steps before the first forward of a model in DistributedDataParallel; without any, all steps of
+ * other models so far; -1: there is no forward. */
+static int steps_alone(const ls_observe_rank *rank, bool *wrapped)
 {
+    bool plain = false;
     ls_trace_each_step(step, rank) {
         ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
             const ls_event *model = call->model < 0 ? NULL : ls_job_model(rank, call->model);
             if (model != NULL && ls_job_model_is_ddp(model)) {
+                *wrapped = true;
                 return (int)(step - rank->step);
             }
+            plain = plain || model != NULL;
         }
     }
-    return -1;
+    return plain ? rank->step_count : -1;
 }
 
 const char *ls_job_apart(const ls_observe_trace *trace)
@@ -449,8 +453,10 @@ const char *ls_job_apart(const ls_observe_trace *trace)
                "own: an ensemble, or a search";
     }
     for (int k = 1; k < trace->world && trace->attached; k++) {
-        int mine = steps_alone(&trace->rank[k]), first = steps_alone(&trace->rank[0]);
-        if (mine >= 0 && first >= 0 && mine != first) {
+        bool wrapped = false;
+        int mine = steps_alone(&trace->rank[k], &wrapped);
+        int first = steps_alone(&trace->rank[0], &wrapped);
+        if (wrapped && mine >= 0 && first >= 0 && mine != first) {
             return "a rank trained alone before all ranks did: steps of one number are not the "
                    "same step";
         }

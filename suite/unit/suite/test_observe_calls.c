@@ -601,9 +601,10 @@ CALLS_TEST(other_orders_are_judged, ends)
     BEGINS("0", one, "plain") BEGINS("1", other, "plain") "F b O Z; A" made " F b O Z"
 #define MANY "{\"elements\":240}"
 /* Steps of a plain model, then one of a model in DistributedDataParallel. */
-#define WARMED(before)                                                                      \
+#define WARMING(before)                                                                     \
     "!\"kind\":\"plain\",;{\"event\":\"model\",\"model\":1,\"kind\":\"ddp\",\"params\":[]}" \
-    ";" before "; F{\"model\":1} b O Z"
+    ";" before
+#define WARMED(before) WARMING(before) "; F{\"model\":1} b O Z"
 
 #define COPIED(equal) "F b O{\"copies\":[2," equal ",\"fc.bias\"]} Z"
 
@@ -754,6 +755,8 @@ static const calls_row replicas[] = {
     {WARMED("0: F b O Z"), "replicas.step", LS_UNSUPPORTED, "a rank trained alone before"},
     {WARMED("0: F b O Z; 0: F b O Z; 1: F b O Z"), "reduction.mean", LS_UNSUPPORTED,
      "trained alone before"},
+    {WARMING("0: F b O Z; 1: F{\"model\":1} b O Z"), "reduction.mean", LS_UNSUPPORTED,
+     "trained alone before"}, /* as far as a job has come that goes on */
     {WARMED("F b O Z"), "replicas.step", LS_PASS, ""},
 };
 
