@@ -2239,7 +2239,8 @@ def loops_say_what_they_draw(context):
     from lockstep_attach.draws import Draws
 
     now = types.SimpleNamespace(detail=False, number=1)
-    steps = types.SimpleNamespace(comes_in_detail=lambda: False, now=now)
+    steps = types.SimpleNamespace(comes_in_detail=lambda: now.detail, now=now)
+    steps.done_now = lambda: now.number - 1
     draws, entries = Draws(types.SimpleNamespace(torch=torch, steps=steps)), []
     for given, seed in ((1, None), (3, 3), (4, None)):
         draws.batch(types.SimpleNamespace(number=0, given=given))
@@ -2262,6 +2263,40 @@ def loops_say_what_they_draw(context):
         before = draws.states()
         torch.rand(count)
         assert draws.between(before, draws.states())[0][2] == count
+
+
+@test
+def generators_of_objects_are_found(context):
+    import numpy
+    from lockstep_attach.draws import Draws
+
+    class Noise:
+        def __init__(self):
+            self.own, self.still = torch.Generator().manual_seed(1), torch.Generator()
+            self.other, self.python = [torch.Generator()], random.Random(1)
+            self.numpy, self.old = numpy.random.default_rng(1), numpy.random.RandomState(1)
+
+    noise, now = Noise(), types.SimpleNamespace(detail=True, number=2)
+    steps = types.SimpleNamespace(comes_in_detail=lambda: True, done_now=lambda: 1, now=now)
+    draws = Draws(types.SimpleNamespace(torch=torch, steps=steps))
+    for behind_batch in (True, False):
+        if behind_batch:
+            draws.batch(None)
+            noise.numpy.random(700)
+        entry = {}
+        draws.forward(entry, 4)
+        torch.rand(5, generator=noise.own), torch.rand(3, generator=noise.other[0])
+        noise.numpy.random(40), noise.old.random_sample(7), noise.python.random()
+        torch.rand(5), random.random(), numpy.random.random(5)
+        draws.after(entry)
+        drawn = sorted((kind, count, holder) for kind, _, count, holder in entry["drawn_held"])
+        assert drawn == [
+            ("PCG64", 740 if behind_batch else 40, "Noise.numpy"),
+            ("numpy.random", 7, "Noise.old"),
+            ("random", 1, "Noise.python"),
+            ("torch", 3, ""),
+            ("torch", 5, "Noise.own"),
+        ], drawn
 
 
 @test

@@ -17,6 +17,10 @@ static const ls_tol for_each_sample =
               "of it one each");
 static const ls_tol for_a_batch =
     LS_TOL(16, "numbers in all: a share, a box and a permutation of two samples take about ten");
+static const ls_tol of_held =
+    LS_TOL(1, "number of 64 bits for each sample: a permutation of the batch by NumPy or Python "
+              "takes 0.7, of 32 bits each with those thrown away that are too large; torch's takes "
+              "one of 32 bits, so that of torch's two are asked for");
 static const ls_tol steps_alike =
     LS_TOL(2, "steps: a script may seed all ranks alike for its first one");
 
@@ -334,7 +338,41 @@ typedef struct draws {
     int64_t step;
     const ls_call *call;
     const char *generator;
+    int held, held_alike; /* forwards that draw from objects' generators for each sample; alike */
+    const ls_event *held_drawn;
+    const ls_call *held_call;
 } draws;
+
+/* What an object's generator drew for each sample, on both ranks from one state. */
+static const ls_event *held_alike(const ls_call *a, const ls_call *b)
+{
+    const ls_event *one, *other;
+    ls_event_each(one, ls_event_list(a->json, drawn_held)) {
+        bool torchs = strcmp(ls_event_to_text(ls_event_at(one, 0), ""), "torch") == 0;
+        double each = torchs ? for_each_sample.value : of_held.value;
+        double least = each * ls_event_number(a->json, samples, INFINITY);
+        ls_event_each(other, ls_event_list(b->json, drawn_held)) {
+            if (ls_event_number_at(one, 2) >= fmax(least, for_a_batch.value) &&
+                ls_event_equal(ls_event_at(one, 0), ls_event_at(other, 0)) &&
+                ls_event_equal(ls_event_at(one, 1), ls_event_at(other, 1)) &&
+                ls_event_equal(ls_event_at(one, 2), ls_event_at(other, 2))) {
+                return one;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void add_held(draws *d, const ls_call *a, const ls_call *b)
+{
+    const ls_event *found = held_alike(a, b);
+    d->held += held_alike(a, a) != NULL && held_alike(b, b) != NULL;
+    d->held_alike += found != NULL;
+    if (found != NULL && d->held_call == NULL) {
+        d->held_drawn = found;
+        d->held_call = a;
+    }
+}
 
 static void add_draws(draws *d, const ls_observe_step *step, const ls_call *a, const ls_call *b)
 {
@@ -383,6 +421,7 @@ static draws compare(const ls_observe_trace *trace, int rank)
                            b = ls_trace_next_kind(other, LS_CALL_FORWARD, b)) {
             if (!ls_event_has(a->json, input) || !ls_event_same(a->json, b->json, input)) {
                 add_draws(&d, step, a, b);
+                add_held(&d, a, b);
             }
         }
     }
@@ -428,6 +467,28 @@ static void judge_noise(const ls_observe_trace *trace, int rank, const draws *d,
     (normal ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
+/* A script that makes a generator may mean what it draws to be equal on all ranks, or divide it. */
+static void judge_held(int rank, const draws *d, int *compared, ls_observe_finding *out)
+{
+    *compared += d->held;
+    if (d->held < steps_alike.value || d->held_alike < d->held) {
+        return;
+    }
+    const ls_event *drawn = d->held_drawn;
+    const char *holder = ls_event_to_text(ls_event_at(drawn, 3), "");
+    ls_observe_finding one = {0};
+    ls_finding_set(
+        &one, LS_FAIL, d->held_call->at,
+        "a generator that an object of the script holds has the same seed on all ranks: "
+        "noise, masks or times are equal on them, though their samples differ",
+        "seed it by the rank, too",
+        "ranks 0 and %d draw %g numbers for %g samples from one state of a generator "
+        "(%s%s%.60s), and so in all of %d forwards that were looked at",
+        rank, ls_event_number_at(drawn, 2), ls_event_number(d->held_call->json, samples, NAN),
+        ls_event_to_text(ls_event_at(drawn, 0), ""), *holder == '\0' ? "" : ", ", holder, d->held);
+    ls_finding_guess(out, &one);
+}
+
 /* Where both ranks were given a state of their generators; NULL: not on both. */
 static const ls_event *restored(const ls_observe_trace *trace, int rank)
 {
@@ -469,6 +530,7 @@ static void judge_draws(const ls_observe_trace *trace, int rank, int *compared,
         return;
     }
     judge_noise(trace, rank, &outside, compared, out);
+    judge_held(rank, &outside, compared, out);
     if (outside.several >= steps_alike.value) {
         ls_finding_blame(out, seeded_alike(trace, rank), "%s", seed_ranks);
         ls_finding_set(out, LS_FAIL, outside.call->at,

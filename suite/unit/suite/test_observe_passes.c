@@ -579,7 +579,31 @@ static const calls_row drawn_again[] = {
 
 CALLS_TEST(each_pass_draws_its_own, drawn_again)
 
+/* From a generator that an object holds, in two steps: from that state, so many numbers. */
+#define OF_HELD(kind, state, numbers)                                                              \
+    "F{\"drawn_held\":[[\"" kind "\",\"" state "\"," numbers ",\"Net.rng\"]],\"samples\":16} S B " \
+    "K P Z"
+#define BOTH_HELD(kind, a, b, numbers)                          \
+    RANKS(OF_HELD(kind, a, numbers), OF_HELD(kind, b, numbers)) \
+    "; " RANKS(OF_HELD(kind, a "2", numbers), OF_HELD(kind, b "2", numbers))
+
 static const calls_row drawn[] = {
+    {BOTH_HELD("PCG64", "a", "a", "16"), "data.random", CALLS_HINT,
+     "ranks 0 and 1 draw 16 numbers for 16 samples from one state of a generator (PCG64, Net.rng), "
+     "and so in all of 2 forwards .. | seed it by the rank"},
+    {BOTH_HELD("torch", "a", "a", "32"), "data.random", CALLS_HINT, "(torch, Net.rng)"},
+    /* seeded by the rank; a permutation of the batch; a GPU's; equal samples, as where a model is
+     * in parts; alike in one of two steps, and one step */
+    {BOTH_HELD("PCG64", "a", "b", "16"), "data.random", LS_PASS, "2 workers, passes and steps"},
+    {BOTH_HELD("PCG64", "a", "a", "15"), "data.random", LS_SKIP, ""},
+    {BOTH_HELD("torch", "a", "a", "31"), "data.random", LS_SKIP, ""},
+    {BOTH_HELD("torch", "a", "a", "null"), "data.random", LS_SKIP, ""},
+    {"2x F{\"drawn_held\":[[\"PCG64\",\"a\",32,\"\"]],\"samples\":16,\"input\":\"e\"} S B K P Z",
+     "data.random", LS_SKIP, ""},
+    {RANKS(OF_HELD("PCG64", "a", "16"), OF_HELD("PCG64", "a", "16")) "; " RANKS(
+         OF_HELD("PCG64", "b", "16"), OF_HELD("PCG64", "c", "16")),
+     "data.random", LS_PASS, ""},
+    {RANKS(OF_HELD("PCG64", "a", "16"), OF_HELD("PCG64", "a", "16")), "data.random", LS_PASS, ""},
     {MASKED("b", "b", "4", "\"collate_at\":\"masks.py:4\","), "data.random", LS_FAIL,
      "pass 0 of train.py:18: field 2 of the batches masks the same places of each row on ranks 0 "
      "and 1, in 8 different rows of its first batches | a generator of the data set's .. | "

@@ -1,11 +1,16 @@
 """How far the process's generators of random numbers go from a batch to its forward (noise, masks),
-in detailed steps and behind the first batches of passes. Of ranks that begin in the same state what
-they draw is equal.
+in detailed steps and behind the first batches of passes; and those that the script's objects hold,
+to the end of the forward, in detailed steps. Of ranks that begin in the same state what they draw
+is equal.
 """
 
+import gc
 import hashlib
+import itertools
+import operator
 import random
 import sys
+import types
 
 from .wrapping import given
 
@@ -16,6 +21,9 @@ LEFT = slice(8, 12)  # a 32-bit count of those that are left
 MADE = slice(24, 24 + 8 * PERIOD)  # the numbers that were made last
 WORDS = ("random", "numpy.random")  # generators whose state ends with the place in it
 PASSES, BATCHES = 16, 3  # the first ones are looked at; one may be fetched ahead
+HELD = 16  # generators of objects: more are one for each sample, or for each worker
+PCG64 = 0x2360ED051FC65DA44385DF649FCCF645  # multiplier of NumPy's default generator (O'Neill 2014)
+HOLD_NONE = (types.FunctionType, tuple, type, types.ModuleType, types.BuiltinFunctionType)
 
 
 def _digest(data):
@@ -28,6 +36,9 @@ class Draws:
         self.state = None  # {generator: its state}; None: nothing is looked at
         self.begun = 0  # the step whose first forward's states are written
         self.seeds = 0
+        self.held = None  # [[generator, its holder's name or None]]; None: not looked for
+        self.held_states = None  # behind a batch
+        self.open = None  # the forward whose end is awaited, its samples, the states before
 
     def install(self):
         self.hub.wrap(self.hub.torch, "manual_seed", self._seeded, None)
@@ -42,10 +53,15 @@ class Draws:
     def batch(self, of):
         """The loop gets a batch of that pass."""
         early = of is not None and of.number < PASSES and of.given <= BATCHES
-        self.state = self.states() if early or self.hub.steps.comes_in_detail() else None
+        detail = self.hub.steps.comes_in_detail()
+        self.state = self.states() if early or detail else None
+        self.held_states = self._states_held() if detail else None
 
     def forward(self, entry, samples):
         """The first of the batch, or of a detailed step."""
+        held, self.held_states = self.held_states, None
+        if self.hub.steps.now.detail:
+            self.open = entry, samples, held or self._states_held()
         before, self.state, step = self.state, None, self.hub.steps.now
         if before is None and (not step.detail or self.begun == step.number):
             return
@@ -56,9 +72,32 @@ class Draws:
         words = [str(_plain(now[name])) for name in now if name not in WORDS]
         entry["begins"] = _digest(" ".join(words).encode())
 
+    def after(self, entry):
+        """The forward is at its end."""
+        if self.open is None or self.open[0] is not entry:
+            return
+        (_, samples, before), self.open = self.open, None
+        drawn = []
+        for one, old, new in zip(self.held or (), before, self._states_held()):
+            moved = self._moved(old[0], old[1], new[1]) if old and new else None
+            if moved is not None:
+                one[1] = one[1] or _holder(one[0])
+                drawn.append([old[0], *moved, one[1]])
+        if drawn:
+            entry.update(drawn_held=drawn, samples=samples)
+
+    def _states_held(self):
+        """[(kind, state)] of the generators that objects hold, from the second step on: a script
+        may make them in its first one.
+        """
+        if self.held is None and self.hub.steps.done_now() > 0:
+            found = _found(self.hub.torch)
+            self.held = [[one, None] for one in found] if len(found) <= HELD else []
+        return [_state(self.hub.torch, one) for one, _ in self.held or ()]
+
     def since(self):
         """What was drawn between the batch and its first forward in eval mode."""
-        before, self.state = self.state, None
+        before, self.state, self.held_states = self.state, None, None
         return self.between(before, self.states()) if before is not None else []
 
     def between(self, before, now):
@@ -85,6 +124,9 @@ class Draws:
         if name in WORDS:
             words = (after[-1] - before[-1]) % PERIOD  # two of them make a number
             return (_digest(repr(before).encode()), (words + 1) // 2) if before != after else None
+        if name == "PCG64":
+            count = _apart(*before, after[0])
+            return (_digest(repr(before).encode()), count) if count else None
         if isinstance(before, tuple):
             return ("%x:%x" % before, None) if before != after else None
         if self.hub.torch.equal(before, after):
@@ -98,3 +140,62 @@ class Draws:
 
 def _plain(state):
     return state if isinstance(state, tuple) else state.tolist()
+
+
+def _found(torch):
+    """Generators of the process but its own: torch's are known to gc by what holds them."""
+    numpy, objects = sys.modules.get("numpy"), gc.get_objects()
+    own = [torch.default_generator, *torch.cuda.default_generators, random.seed.__self__]
+    # by ids of types: their hash may be a metaclass's
+    kinds, classes = {id(random.Random)}, list(map(id, map(type, objects)))
+    if hasattr(numpy, "random") and hasattr(numpy.random, "Generator"):
+        own.append(getattr(numpy.random.get_state, "__self__", None))
+        kinds |= {id(numpy.random.Generator), id(numpy.random.RandomState)}
+    found = list(itertools.compress(objects, map(kinds.__contains__, classes)))
+    bare = map(set(map(id, HOLD_NONE)).__contains__, classes)
+    held = gc.get_referents(*itertools.compress(objects, map(operator.not_, bare)))
+    kinds = {id(torch.Generator)}
+    found += itertools.compress(held, map(kinds.__contains__, map(id, map(type, held))))
+    known = set(map(id, own))
+    return list({id(one): one for one in found if id(one) not in known}.values())
+
+
+def _state(torch, one):
+    """(kind, state), or None."""
+    if isinstance(one, torch.Generator):
+        return ("torch", one.get_state()) if one.device.type == "cpu" else None
+    if isinstance(one, random.Random):
+        return "random", one.getstate()[1]
+    state = getattr(one, "bit_generator", getattr(one, "_bit_generator", None)).state
+    kind, inner = state["bit_generator"], state["state"]
+    if kind == "MT19937":
+        return "numpy.random", (inner["key"].tobytes(), inner["pos"])
+    return (kind, (inner["state"], inner["inc"])) if kind == "PCG64" else None
+
+
+def _apart(state, step, end):
+    """How many numbers are between two states of PCG64 (Brown, Random number generation with
+    arbitrary strides, 1994): a bit of that after the other.
+    """
+    whole, times, bit, count = 2**128 - 1, PCG64, 1, 0
+    while state != end and bit <= whole:
+        if (state ^ end) & bit:
+            state, count = state * times + step & whole, count | bit
+        step, times, bit = (times + 1) * step & whole, times * times & whole, bit << 1
+    return count
+
+
+def _holder(one):
+    """Class and attribute of an object that holds it, or the name of a module's variable, or ""."""
+    for holder in gc.get_referrers(one):
+        members = getattr(holder, "__dict__", holder)
+        if type(members) is not dict:
+            continue
+        names = [k for k, value in members.items() if value is one and isinstance(k, str)]
+        if names and "__name__" in members:
+            return names[0]
+        owners = [holder] if holder is not members else gc.get_referrers(members)
+        owners = [o for o in owners if getattr(o, "__dict__", None) is members]
+        if names and owners:
+            return "%s.%s" % (type(owners[0]).__name__, names[0])
+    return ""

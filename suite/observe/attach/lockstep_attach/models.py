@@ -918,6 +918,7 @@ class Models:
             return
         entry, watched, (record, rows), begin_ns = note
         model = self.of(args[0])
+        self.hub.draws.after(entry)
         self.hub.steps.spend("forward", begin_ns)
         for remove in filter(None, watched):
             self.hub.undo(remove)
