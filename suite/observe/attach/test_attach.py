@@ -1043,6 +1043,39 @@ for epoch in range(3):
 
 
 @test
+def copies_say_in_which_mode_they_are_validated(context):
+    """Only while the model is in eval mode: in training mode, in eval mode, or as a teacher."""
+    code = """
+import copy
+model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 1))
+average, teacher = (torch.optim.swa_utils.AveragedModel(model) for _ in range(2))
+mine, like = copy.deepcopy(model), nn.Sequential(nn.Dropout(0.5))
+optimizer = sgd(model)
+for epoch in range(2):
+    model.train()
+    for x in inputs[:16].split(8):
+        with torch.no_grad():
+            teacher(x)
+        model(x).sum().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for name in "average", "teacher", "mine", "like":
+            globals()[name](x)
+        mine.eval()(x), average.eval()(x), average.train()(x)
+"""
+    done, said = with_and_without(context.root, "modes_of_copies", ODD_START + code)
+    assert done[0].returncode == done[1].returncode == 0, done
+    found = [e for e in said if e["event"] == "step" for e in e["calls"]]
+    found = [e for e in found if e["call"] == "average" and "training" in e]
+    modes = [(e["what"], e["training"], e.get("meant", False)) for e in found]
+    mine, like = ("copy", False, False), [("forward", False, False), ("forward", True, True)]
+    first = [("forward", True, False), ("forward", True, True), ("copy", True, False)]
+    assert modes == [*first, mine, *like, *like[1:] * 2, mine, mine, *like], modes
+    assert (found[0]["dropout"], found[0]["norms"]) == (1, 1), found
+
+
+@test
 def parameters_without_memory_are_counted(context):
     """As FSDP2 leaves those that were gathered when the optimizer was built."""
     if not hasattr(torch.Tensor, "untyped_storage"):

@@ -51,7 +51,7 @@ static course course_of(const ls_observe_rank *rank, int number)
             c.highest = fmax(c.highest, share);
         } else if (strcmp(what, "stale") == 0) {
             c.stale = c.stale == NULL ? call : c.stale;
-        } else {
+        } else if (strcmp(what, "forward") == 0) {
             c.forwards += call->times;
         }
     }

@@ -103,6 +103,94 @@ static void judge_mode(const ls_observe_trace *trace, int k, const ls_event *dat
     }
 }
 
+enum { COPIES = 8 };
+
+/* A forward of that average, or copy, of a model while all models are in eval mode. */
+static bool is_of_copy(const ls_call *call, int number)
+{
+    return call->kind == LS_CALL_OTHER && strcmp(ls_calls_text(call, call), "average") == 0 &&
+           ls_event_int(call->json, average, -1) == number && ls_event_has(call->json, training);
+}
+
+/* In how many steps a copy ran in training mode, and in eval mode; whether that is ever meant. */
+typedef struct modes {
+    int training, eval;
+    bool meant;
+} modes;
+
+static modes modes_of(const ls_observe_rank *rank, int number)
+{
+    modes m = {0};
+    ls_trace_each_step(step, rank) {
+        bool training = false, eval = false;
+        ls_trace_each_call(call, step) {
+            bool of = is_of_copy(call, number), on = ls_event_bool(call->json, training, false);
+            training = training || (of && on);
+            eval = eval || (of && !on);
+            m.meant = m.meant || (of && ls_event_bool(call->json, meant, false));
+        }
+        m.training += training;
+        m.eval += eval;
+    }
+    return m;
+}
+
+/* Training data are gone through without a backward before the next step, as by update_bn. */
+static bool are_measured(const ls_observe_rank *rank, const ls_event *pass)
+{
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (ls_pass_is_validation(data) && ls_pass_is_over_training_data(rank, data) &&
+            ls_pass_last_step(data) == ls_pass_last_step(pass)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An average, or a copy of a model, is validated in training mode. Nobody asked for that where the
+ * script never called its train() and it runs at no other time. One that runs so once may be a
+ * teacher whose forwards in training steps were not seen: classes are watched from the first eval()
+ * on. An AveragedModel is always seen. */
+static void judge_copy(const ls_observe_rank *rank, int k, const ls_event *data, int number,
+                       ls_observe_finding *out, ls_observe_finding *guessed)
+{
+    int count, times = 0;
+    const ls_call *first = NULL;
+    const ls_observe_step *step = ls_pass_steps(rank, data, &count);
+    double batches =
+        ceil(ls_event_number(data, count, 0) / fmax(ls_event_number(data, batch, 1), 1));
+    for (int i = 0; i < count; i++) {
+        ls_trace_each_call(call, &step[i]) {
+            if (is_of_copy(call, number) && ls_event_bool(call->json, training, false) &&
+                ls_event_int(call->json, dropout, 0) + ls_event_int(call->json, norms, 0) > 0) {
+                first = first == NULL ? call : first;
+                times += call->times;
+            }
+        }
+    }
+    if (times < 2 || times < batches - 1 || are_measured(rank, data) ||
+        strcmp(first->at, ls_event_text(data, at, "")) == 0) {
+        return;
+    }
+    bool average = strcmp(ls_calls_text(first, what), "forward") == 0;
+    bool norms = ls_event_int(first->json, norms, 0) > 0;
+    bool once = times <= batches + 1 && !is_repeated(rank, data);
+    modes m = modes_of(rank, number);
+    bool sure = (norms ? m.eval == 0 : once) && !m.meant && (average || m.training > 1);
+    ls_finding_set(sure ? out : guessed, LS_FAIL, first->at,
+                   average ? "model.eval() does not reach the average: its dropout is on, its "
+                             "norms use the batch and take in validation data"
+                           : "model.eval() does not reach a copy of the model: its dropout is on, "
+                             "its norms use the batch and take in validation data",
+                   average ? "eval() of the AveragedModel before the validation"
+                           : "eval() of the copy where it is made",
+                   "rank %d: %s runs in training mode over %g batches that are not trained on, "
+                   "while the model is in eval mode (dropouts: %d, norms: %d)",
+                   k, average ? "an AveragedModel" : "a copy of a model", batches,
+                   ls_event_int(first->json, dropout, 0), ls_event_int(first->json, norms, 0));
+}
+
 static const ls_tol few_steps =
     LS_TOL(8, "steps: in fewer nothing tells a validation from a part of each step");
 static const ls_tol seldom = LS_TOL(
@@ -159,6 +247,9 @@ void ls_rules_validation_mode(const ls_observe_trace *trace, ls_observe_finding 
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (ls_pass_is_validation(data)) {
                 judge_mode(trace, k, data, &seen, out, &guessed);
+                for (int n = 0; n < COPIES; n++) {
+                    judge_copy(&trace->rank[k], k, data, n, out, &guessed);
+                }
             }
         }
     }

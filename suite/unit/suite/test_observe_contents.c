@@ -157,6 +157,11 @@ ROWS_TEST(contents_are_judged, jobs)
     calls_end(&job, jobs[_i].id, jobs[_i].code, jobs[_i].words);
 }
 
+/* Forwards of an average, or a copy, in training mode while the model is in eval mode. */
+#define AVERAGE(what, times, more)                                                       \
+    "A{\"call\":\"average\",\"what\":\"" what "\",\"average\":0,\"training\":true," more \
+    "\"dropout\":2,\"at\":\"train.py:20\",\"norms\":1,\"times\":" times "}"
+
 /* One more step, in which a validation of ten batches was made, divided between two ranks. */
 static const struct {
     const char *calls;
@@ -185,6 +190,34 @@ static const struct {
      "measured anew"},
     {"F S B K P Z F{\"grad\":false,\"times\":10} A", 80, "train.py:20", "validation.mode", LS_PASS,
      "measured anew"},
+    /* an average, and a copy that is validated twice; one that its train() was called of; norms run
+     * in eval mode elsewhere, and over training data; a teacher, or MC dropout, of a copy */
+    {"F S B K P Z E " AVERAGE("forward", "10", "") " T", 80, "val.py:4", "validation.mode", LS_FAIL,
+     "rank 0: an AveragedModel runs in training mode over 10 batches that are not trained on, "
+     "while "
+     "the model is in eval mode (dropouts: 2, norms: 1) | model.eval() does not reach the average"},
+    {"F S B K P Z E " AVERAGE("copy", "10", "") " T; F S B K P Z E " AVERAGE("copy", "10", "") " T",
+     80, "val.py:4", "validation.mode", LS_FAIL, "a copy of a model runs in training mode"},
+    {"F S B K P Z E " AVERAGE("copy", "10", "") " T; F S B K P Z E " AVERAGE(
+         "copy", "10", "\"meant\":true,") " T",
+     80, "val.py:4", "validation.mode", CALLS_HINT, "a copy of a model"},
+    {"F S B K P Z E " AVERAGE("copy", "10", "") " T", 80, "val.py:4", "validation.mode", CALLS_HINT,
+     "a copy of a model"},
+    {"F S B K P Z E " AVERAGE("forward", "10", "\"meant\":true,") " T", 80, "val.py:4",
+     "validation.mode", CALLS_HINT, "an AveragedModel"},
+    {"A{\"call\":\"average\",\"what\":\"forward\",\"average\":0,\"training\":false} F S B K P Z "
+     "E " AVERAGE("forward", "10", "") " T",
+     80, "val.py:4", "validation.mode", CALLS_HINT, ""},
+    {"F S B K P Z E " AVERAGE("forward", "10", "") " T", 160, "val.py:4", "validation.mode",
+     LS_SKIP, ""},
+    {"F S B K P Z E " AVERAGE("forward", "10", "") " T", 80, "train.py:20", "validation.mode",
+     LS_SKIP, ""},
+    {"F S B K P Z E " AVERAGE("forward", "8", "") " T", 80, "val.py:4", "validation.mode", LS_SKIP,
+     ""},
+    {"F S B K P Z E " AVERAGE("forward", "10", "\"norms\":0,") " T", 80, "val.py:4",
+     "validation.mode", LS_FAIL, "norms: 0"},
+    {"F S B K P Z E " AVERAGE("forward", "20", "\"norms\":0,") " T", 80, "val.py:4",
+     "validation.mode", CALLS_HINT, ""},
     /* a generator that draws once without gradients */
     {"F S B K P Z F{\"grad\":false} A", 80, "val.py:4", "validation.mode", LS_PASS, ""},
     {"F S B K P Z A", 80, "val.py:4", "validation.mode", LS_SKIP, "no forward"},
@@ -204,7 +237,7 @@ ROWS_TEST(validations_are_judged, validations)
     calls_job job;
     calls_open(&job, 2);
     calls_script(&job, "7x F S B K P Z");
-    calls_step(&job, validations[_i].calls);
+    calls_script(&job, validations[_i].calls);
     for (int k = 0; k < 2; k++) {
         LS_TEXT(line, 600,
                 "{\"event\":\"data\",\"loader\":1,\"pass\":0,\"at\":\"%s\",\"sampler\":"

@@ -24,11 +24,13 @@ class Averages:
         self.updated = set()  # numbers of those that have been updated
         self.twins = None  # copies of models; None: not looked for
         self.copies = ByObject()  # Snapshots of the last time they were put in eval mode
+        self.running = False  # within the forward of an AveragedModel
+        self.teachers, self.told = ByObject(), ByObject()  # see modes(); told: by train()
 
     def install(self):
         kind = self.hub.torch.optim.swa_utils.AveragedModel
         self.hub.wrap(kind, "update_parameters", self._enter_update, self._leave_update)
-        self.hub.wrap(kind, "forward", self._enter_forward)
+        self.hub.wrap(kind, "forward", self._enter_forward, self._leave_forward)
 
     def _note(self, what, average, **members):
         number = self.numbers.number(average)
@@ -69,7 +71,42 @@ class Averages:
             entry["share"] = float((way * moved).sum()) / square
 
     def _enter_forward(self, args, kwargs):
-        self._note("forward", args[0])
+        self.running = True
+        self._note("forward", args[0], **(self._mode(args[0], args[0].module) or {}))
+
+    def _leave_forward(self, note, args, kwargs, result, error):
+        self.running = False
+
+    # ---- in which mode copies are validated ------------------------------------------------------
+
+    def runs(self, module):
+        """Without autograd, a module of a known model's class outside of all known ones."""
+        roots = self.hub.models.roots() if not self.running else ()
+        if any(type(root) is type(module) and _is_copy(module, root) for root in roots):
+            mode = self._mode(module, module)
+            if mode is not None:
+                self._note("copy", module, **mode)
+
+    def _mode(self, average, module):
+        """Where all known models are in eval mode. A copy that runs at other times, too, teaches
+        them, and may be meant to do that in training mode.
+        """
+        if self.hub.own.grad:
+            return None
+        if not self.hub.models.in_eval():
+            self.teachers.put(average, True)
+            return None
+        if not module.training:
+            return {"training": False}
+        parts = [part for part in module.modules() if part.training]
+        kinds = self.hub.torch.nn.modules.dropout._DropoutNd
+        members = {
+            "training": True,
+            "dropout": sum(isinstance(part, kinds) and part.p > 0 for part in parts),
+            "norms": sum(getattr(part, "running_mean", None) is not None for part in parts),
+        }
+        told = self.told.get(average) or self.told.get(module) or self.teachers.get(average)
+        return {**members, "meant": True} if told else members
 
     # ---- how copies of a model move --------------------------------------------------------------
 

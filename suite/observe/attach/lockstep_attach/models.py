@@ -809,7 +809,11 @@ class Models:
 
     def _validates_inside(self, module, args, kwargs):
         """The module in a wrapper is called by itself, in a validation."""
-        if self.hub.own.grad or module.training or self._of_inner(module) is None:
+        if self.hub.own.grad:
+            return None
+        if self._of_inner(module) is None:
+            return self.hub.averages.runs(module)
+        if module.training:
             return None
         self.depth = 1
         self.forwards += 1
@@ -941,6 +945,7 @@ class Models:
         model, mode = self.known(args[0]), given(args, kwargs, "mode", 1, True)
         if mode:
             self.frozen.drop(args[0])
+            self.hub.averages.told.put(args[0], True)
         elif model is None:
             at = self.hub.places.here()
             self.frozen.put(args[0], (at, self._is_in_train(args[0])))
