@@ -2311,7 +2311,8 @@ def generators_of_objects_are_found(context):
 
     noise, now = Noise(), types.SimpleNamespace(detail=True, number=2)
     steps = types.SimpleNamespace(comes_in_detail=lambda: True, done_now=lambda: 1, now=now)
-    draws = Draws(types.SimpleNamespace(torch=torch, steps=steps))
+    places = types.SimpleNamespace(is_script=lambda file: file == __file__)
+    draws = Draws(types.SimpleNamespace(torch=torch, steps=steps, places=places))
     for behind_batch in (True, False):
         if behind_batch:
             draws.batch(None)

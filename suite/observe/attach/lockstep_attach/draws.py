@@ -7,10 +7,8 @@ is equal.
 import gc
 import hashlib
 import itertools
-import operator
 import random
 import sys
-import types
 
 from .wrapping import given
 
@@ -23,7 +21,6 @@ WORDS = ("random", "numpy.random")  # generators whose state ends with the place
 PASSES, BATCHES = 16, 3  # the first ones are looked at; one may be fetched ahead
 HELD = 16  # generators of objects: more are one for each sample, or for each worker
 PCG64 = 0x2360ED051FC65DA44385DF649FCCF645  # multiplier of NumPy's default generator (O'Neill 2014)
-HOLD_NONE = (types.FunctionType, tuple, type, types.ModuleType, types.BuiltinFunctionType)
 
 
 def _digest(data):
@@ -91,7 +88,7 @@ class Draws:
         may make them in its first one.
         """
         if self.held is None and self.hub.steps.done_now() > 0:
-            found = _found(self.hub.torch)
+            found = _found(self.hub.torch, self.hub.places)
             self.held = [[one, None] for one in found] if len(found) <= HELD else []
         return [_state(self.hub.torch, one) for one, _ in self.held or ()]
 
@@ -142,22 +139,38 @@ def _plain(state):
     return state if isinstance(state, tuple) else state.tolist()
 
 
-def _found(torch):
-    """Generators of the process but its own: torch's are known to gc by what holds them."""
+def _found(torch, places):
+    """Generators of the process but its own. gc does not know torch's: those in what objects of the
+    script's classes hold, and in names of its functions that run.
+    """
     numpy, objects = sys.modules.get("numpy"), gc.get_objects()
     own = [torch.default_generator, *torch.cuda.default_generators, random.seed.__self__]
     # by ids of types: their hash may be a metaclass's
-    kinds, classes = {id(random.Random)}, list(map(id, map(type, objects)))
+    kinds, classes = {id(random.Random)}, list(map(type, objects))
     if hasattr(numpy, "random") and hasattr(numpy.random, "Generator"):
         own.append(getattr(numpy.random.get_state, "__self__", None))
         kinds |= {id(numpy.random.Generator), id(numpy.random.RandomState)}
-    found = list(itertools.compress(objects, map(kinds.__contains__, classes)))
-    bare = map(set(map(id, HOLD_NONE)).__contains__, classes)
-    held = gc.get_referents(*itertools.compress(objects, map(operator.not_, bare)))
-    kinds = {id(torch.Generator)}
-    found += itertools.compress(held, map(kinds.__contains__, map(id, map(type, held))))
+    ids = list(map(id, classes))
+    found = list(itertools.compress(objects, map(kinds.__contains__, ids)))
+    theirs = {key for key, kind in dict(zip(ids, classes)).items() if _is_of(places, kind)}
+    held = [vars(one) for one in itertools.compress(objects, map(theirs.__contains__, ids))]
+    frame = sys._getframe(1)
+    while frame is not None:
+        if places.is_script(frame.f_code.co_filename):
+            held += [frame.f_locals, frame.f_globals]
+        frame = frame.f_back
+    values = [value for members in held for value in list(members.values())]
+    values += [one for value in values if type(value) in (list, tuple) for one in value[:HELD]]
+    found += [value for value in values if type(value) is torch.Generator]
     known = set(map(id, own))
     return list({id(one): one for one in found if id(one) not in known}.values())
+
+
+def _is_of(places, kind):
+    """Whether the script defines the class, and objects of it have members."""
+    module = sys.modules.get(getattr(kind, "__module__", None))
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and places.is_script(file) and "__dict__" in dir(kind)
 
 
 def _state(torch, one):
