@@ -247,9 +247,8 @@ static double weight_of(const ls_observe_step *step)
 
 /* A pass that another one follows leaves `rest` batches: those of the first step of the next are as
  * many more. Where the losses of other steps are divided by their number, that step is no mean. */
-void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out)
+static void judge_windows(const ls_observe_rank *rank, ls_observe_finding *out)
 {
-    const ls_observe_rank *rank = &trace->rank[0];
     windows w = windows_of(rank);
     int carried = 0, passes = 0, rest = 0, means = 0;
     const ls_event *data, *before = NULL;
@@ -264,7 +263,8 @@ void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *ou
         if (before != NULL && ls_event_bool(before, whole, false)) {
             int64_t batch = ls_event_int(before, batch, 0);
             int64_t count = ls_event_int(before, count, 0);
-            int64_t batches = batch > 0 ? (count + batch - 1) / batch : 0;
+            int64_t batches =
+                batch > 0 ? (count + batch - 1) / batch : ls_event_int(before, given, 0);
             const ls_observe_step *step = ls_trace_step(rank, (int64_t)first);
             windows none = {0};
             int size = step == NULL ? 0 : size_of(step, &none);
@@ -295,6 +295,13 @@ void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *ou
                      "step with the last batch of a pass, too (and divide by what its window "
                      "holds), or count batches over the passes");
     (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+}
+
+void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    for (int k = 0; k < trace->world && out->verdict.code != LS_FAIL; k++) {
+        judge_windows(&trace->rank[k], out);
+    }
 }
 
 /* ---- parts of a data set --------------------------------------------------------------------- */

@@ -353,6 +353,9 @@ CALLS_TEST(a_warm_up_is_taken_off, sequences)
 #define FIFTH WEIGHED("0.2")
 
 /* Passes of eight batches in windows of three: what the first step of the second one takes. */
+#define BY_SAMPLER(pass, first, last)                                                     \
+    "{\"event\":\"data\",\"loader\":0,\"pass\":" pass ",\"trained\":true,\"whole\":true," \
+    "\"given\":8,\"count\":30,\"steps\":[" first "," last "]}"
 #define WINDOWS_OF(usual, first)                  \
     ALIKE "; 2x " usual "O Z;" first "O Z;" usual \
           "O Z;" PASS_OF("0", "0", "1", "3") ";" PASS_OF("0", "1", "3", "4")
@@ -369,6 +372,10 @@ static const calls_row windows[] = {
     {THIRDS(WEIGHED("0.5") WEIGHED("0.5") THIRD THIRD THIRD), "reduction.micro", LS_FAIL, "5/3"},
     {WINDOWS(WEIGHED("0.5") WEIGHED("0.5") THIRD THIRD THIRD), "reduction.micro", CALLS_HINT,
      "5/3"},
+    {ALIKE "; 2x " THIRD THIRD THIRD "O Z; 0: " THIRD THIRD THIRD
+           "O Z; 1: " THIRD THIRD THIRD THIRD THIRD "O Z; " THIRD THIRD THIRD
+           "O Z;" BY_SAMPLER("0", "1", "3") ";" BY_SAMPLER("1", "3", "4"),
+     "reduction.micro", LS_FAIL, "5/3"}, /* batches of a sampler's own, on one rank */
     /* a mean of what it takes; left out */
     {THIRDS(FIFTH FIFTH FIFTH FIFTH FIFTH), "reduction.micro", NO_HINT, ""},
     {WINDOWS(MICRO MICRO "Z " MICRO MICRO "F b "), "reduction.micro", LS_SKIP, ""},
