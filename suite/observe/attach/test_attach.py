@@ -2900,7 +2900,7 @@ def own_gathers_name_one_gradient(context):
         first.grad_fn.register_hook(hook)
         (first + 3 * second).sum().backward()
         names.append(part)
-    assert names == [{"grad": [[1, 1], [3, 3]]}] * 2, names
+    assert names == [{"own": True, "grad": [[1, 1], [3, 3]]}] * 2, names
     loss = {}
     Joined(hub, Gathered(torch))._hook(loss, True)((torch.tensor(1.0),), (torch.tensor(2.0),))
     assert loss == {}, loss

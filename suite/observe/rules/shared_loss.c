@@ -115,15 +115,15 @@ static void report(const ls_observe_trace *trace, const common_loss *c, ls_obser
 
 /* Where the loss's gradient by them is equal on all ranks, though the samples differ, the loss is
  * the same function of all of them, and DistributedDataParallel's mean of the own parts is 1/ranks
- * of its gradient. Where it is not, other ranks' losses use the own part as well, and what they
- * give it is dropped: the gradient of no loss is complete. */
+ * of its gradient. Where it is not, and a function of the script's own drops what other ranks'
+ * parts get, the gradient of no loss is complete. */
 typedef struct joined_parts {
-    int compared, equal, apart;
+    int compared, equal, own;
     int whole; /* of the equal ones: the whole loss is equal, too, and another than the first */
     double loss;
     bool vary;
     long long step;
-    const char *grad, *at, *apart_at;
+    const char *grad, *at, *own_at;
     double times; /* of the first that is equal; NAN: those known differ from step to step */
 } joined_parts;
 
@@ -171,8 +171,8 @@ static void add_joined(const ls_observe_trace *trace, const ls_observe_step *ste
         int equal = is_common(trace, step, call, i);
         const char *grad = ls_event_text(one, grad, "");
         j->compared += equal >= 0;
-        if (equal == 0 && isfinite(ls_event_number(one, times, NAN))) {
-            j->apart_at = j->apart++ == 0 ? ls_event_text(one, at, "") : j->apart_at;
+        if (equal == 0 && ls_event_bool(one, own, false)) {
+            j->own_at = j->own++ == 0 ? ls_event_text(one, at, "") : j->own_at;
         }
         if (equal != 1) {
             continue;
@@ -232,17 +232,15 @@ static void judge_joined(const ls_observe_trace *trace, joined_parts *j, ls_obse
                        "step %lld: a loss of all ranks' values is multiplied by %.6g: its gradient "
                        "is 1/%d of that, unless the weight was chosen for it",
                        j->step, j->times, trace->world);
-    } else if (j->apart > 0 && j->apart == j->compared) {
-        ls_observe_finding one = {0};
-        ls_finding_set(&one, LS_FAIL, j->apart_at,
-                       "each rank's loss uses what other ranks gave, and the gradients that their "
-                       "losses have for it are dropped",
-                       "gather by torch.distributed.nn.functional.all_gather, which adds up all "
-                       "ranks' gradients; detach() what is to be a constant",
-                       "the loss's gradient by the values of all ranks differs from rank to rank, "
-                       "and only this rank's own part of it goes on, in %d of %d",
-                       j->apart, j->compared);
-        ls_finding_guess(out, &one);
+    } else if (!common && j->own > 0 && j->own == j->compared) {
+        ls_finding_set(out, LS_WEAK, j->own_at, NULL,
+                       "add up the gradients of all ranks in that backward, as "
+                       "torch.distributed.nn.functional.all_gather does; detach() what is to be a "
+                       "constant",
+                       "each rank's loss uses what other ranks gave, and the backward of the "
+                       "function that gathers drops their gradients (in %d of %d): they are the "
+                       "whole ones where those are meant as constants alone",
+                       j->own, j->compared);
     }
 }
 
@@ -261,7 +259,7 @@ void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *
     if (c.equal >= common_losses.value && c.equal == c.compared && c.vary) {
         report(trace, &c, out);
     }
-    joined_parts joined = {.grad = "", .at = "", .apart_at = ""};
+    joined_parts joined = {.grad = "", .at = "", .own_at = ""};
     judge_joined(trace, &joined, out);
     ls_finding_close(out, c.compared + joined.compared, LS_SKIP,
                      "no loss whose graph stays on its rank was seen on all ranks",

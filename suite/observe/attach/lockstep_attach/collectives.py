@@ -463,6 +463,7 @@ class Joined:
                 return
             if not any(bool(other.any()) for other in parts):
                 return
+            part["own"] = True
         part["grad"] = self.hub.digests.digest(grads)
 
 
