@@ -2274,7 +2274,9 @@ def loops_say_what_they_draw(context):
     now = types.SimpleNamespace(detail=False, number=1)
     steps = types.SimpleNamespace(comes_in_detail=lambda: now.detail, now=now)
     steps.done_now = lambda: now.number - 1
-    draws, entries = Draws(types.SimpleNamespace(torch=torch, steps=steps)), []
+    places = types.SimpleNamespace(is_script=lambda file: False)
+    hub = types.SimpleNamespace(torch=torch, steps=steps, places=places)
+    draws, entries = Draws(hub), []
     for given, seed in ((1, None), (3, 3), (4, None)):
         draws.batch(types.SimpleNamespace(number=0, given=given))
         if seed is not None:
