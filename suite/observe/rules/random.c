@@ -338,7 +338,7 @@ typedef struct draws {
     int64_t step;
     const ls_call *call;
     const char *generator;
-    int held, held_alike; /* forwards that draw from objects' generators for each sample; alike */
+    int held, held_alike; /* forwards that draw from objects' generators for each sample; equally */
     const ls_event *held_drawn;
     const ls_call *held_call;
 } draws;

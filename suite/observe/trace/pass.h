@@ -56,7 +56,7 @@ bool ls_pass_parts_common(const ls_event *a, const ls_event *b, int *common, int
 /* Windows of an accumulation: how many backward passes each step takes. */
 
 /* Batches of a pass that fill no window, and whose gradients the first step of the next pass takes
- * on top of its own: a law where losses are divided for a mean of each window, else a hint. */
+ * on top of its own: a law where losses are divided for the mean of each window, else a hint. */
 void ls_pass_judge_windows(const ls_observe_trace *trace, ls_observe_finding *out);
 
 #endif

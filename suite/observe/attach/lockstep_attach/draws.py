@@ -140,8 +140,9 @@ def _plain(state):
 
 
 def _found(torch, places):
-    """Generators of the process but its own. gc does not know torch's: those in what objects of the
-    script's classes hold, and in names of its functions that run.
+    """Generators of the process but its own. gc does not know torch's: those that objects of the
+    script's classes hold, and modules whose functions run. Not locals: a frame that is asked for
+    them keeps what they hold.
     """
     numpy, objects = sys.modules.get("numpy"), gc.get_objects()
     own = [torch.default_generator, *torch.cuda.default_generators, random.seed.__self__]
@@ -153,17 +154,25 @@ def _found(torch, places):
     ids = list(map(id, classes))
     found = list(itertools.compress(objects, map(kinds.__contains__, ids)))
     theirs = {key for key, kind in dict(zip(ids, classes)).items() if _is_of(places, kind)}
-    held = [vars(one) for one in itertools.compress(objects, map(theirs.__contains__, ids))]
+    mine = itertools.compress(objects, map(theirs.__contains__, ids))
+    held = [members for members in map(_members, mine) if members]
     frame = sys._getframe(1)
     while frame is not None:
         if places.is_script(frame.f_code.co_filename):
-            held += [frame.f_locals, frame.f_globals]
+            held.append(frame.f_globals)
         frame = frame.f_back
     values = [value for members in held for value in list(members.values())]
     values += [one for value in values if type(value) in (list, tuple) for one in value[:HELD]]
     found += [value for value in values if type(value) is torch.Generator]
     known = set(map(id, own))
     return list({id(one): one for one in found if id(one) not in known}.values())
+
+
+def _members(one):
+    try:
+        return vars(one)
+    except Exception:  # an object that stands for another, say
+        return None
 
 
 def _is_of(places, kind):
