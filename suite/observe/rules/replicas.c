@@ -212,10 +212,15 @@ typedef struct compared {
 } compared;
 
 /* Between the step and its digests one of the two ranks alone changed parameters: rank 0 puts
- * averaged weights in to save them, say. If they stay in, the next step differs. */
-static bool moved_alone(const ls_observe_trace *trace, int64_t n, int a, int b)
+ * averaged weights in to save them, say. If they stay in, the next step differs. Or one alone has
+ * freed a model, or made one, by then. */
+static bool moved_alone(const ls_observe_trace *trace, ls_record_digest which, int64_t n, int a,
+                        int b)
 {
-    return ls_trace_step(&trace->rank[a], n)->moved != ls_trace_step(&trace->rank[b], n)->moved;
+    const ls_observe_step *one = ls_trace_step(&trace->rank[a], n);
+    const ls_observe_step *other = ls_trace_step(&trace->rank[b], n);
+    return one->digested != other->digested ||
+           (which == LS_RECORD_PARAM && one->moved != other->moved);
 }
 
 static compared compare_steps(const ls_observe_trace *trace, ls_record_digest which)
@@ -229,7 +234,7 @@ static compared compare_steps(const ls_observe_trace *trace, ls_record_digest wh
         for (int k = 0; k < trace->world && c.split.step == 0; k++) {
             const char *digest = ls_trace_digest(ls_trace_step(&trace->rank[k], n), which);
             if (digest != NULL && first != NULL && strcmp(first, digest) != 0) {
-                if (which == LS_RECORD_PARAM && moved_alone(trace, n, a, k)) {
+                if (moved_alone(trace, which, n, a, k)) {
                     c.put_in = n;
                     break;
                 }

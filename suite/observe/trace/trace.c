@@ -176,6 +176,7 @@ static ls_status read_step(const ls_observe_trace *trace, int k, const cJSON *va
     rank->step[at] = (ls_observe_step){
         .detail = !trace->attached || ls_event_bool(event, detail, false),
         .moved = ls_event_bool(event, moved, false),
+        .digested = ls_event_int(event, digested, 1),
         .samples = "",
         .statistics = keep(rank->store, value, LS_TAGGED(OBJECT, statistics)),
         .losses = keep(rank->store, value, LS_LIST(losses)),

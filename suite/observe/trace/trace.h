@@ -39,7 +39,8 @@ typedef struct ls_call {
 typedef struct ls_observe_step {
     const ls_record_step *step; /* the members of the subject protocol */
     bool detail;
-    bool moved; /* its digest is of parameters that changed behind the step */
+    bool moved;   /* its digest is of parameters that changed behind the step */
+    int digested; /* models that it is of */
     int call_count;
     ls_call *call;
     const char *samples;        /* the file, or "" */

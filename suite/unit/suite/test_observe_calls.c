@@ -667,6 +667,13 @@ static const calls_row replicas[] = {
      3},
     /* in DistributedDataParallel, whatever its name */
     {"!\"name\":\"Pipeline\",;" TRAINED "F b O Z", "replicas.step", LS_PASS, ""},
+    /* one rank alone has freed a model by then */
+    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"param\":\"9\"},> F b O Z;"
+     "1: F b O Z; F b O Z",
+     "replicas.step", LS_PASS, "after 3 of 4"},
+    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"state\":\"9\"},> F b O Z;"
+     "1: F b O Z; F b O Z",
+     "replicas.state", LS_PASS, "after 3 of 4"},
     {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
     {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
     {"!;" TRAINED LATER "F b O Z", "reduction.mean", LS_UNSUPPORTED,

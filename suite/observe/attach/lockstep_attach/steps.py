@@ -347,7 +347,9 @@ class Steps:
             step.digest, step.moved = step.saved or (None, hub.still.is_other())
         last = last or step.number == hub.settings.steps
         if early or last or step.detail or self.turned or self.thinned.take(step.number):
-            event["digest"] = step.digest or self._digest()
+            event["digest"], models = step.digest or self._digest()
+            if models != 1:
+                event["digested"] = models
             if step.moved:
                 event["moved"] = True
         self.turned = early
@@ -420,17 +422,15 @@ class Steps:
         )
 
     def _digest(self):
-        """Digests of all models and optimizers."""
+        """(digests of all models and optimizers, how many models there are)."""
         digests, models = self.hub.digests, self.hub.models
         params, state = models.all_params(), self.hub.optimizers.all_state()
         if not self.weighed and not self.hub.scalers.scaling:
             self.thinned.weigh(params + state)  # a skip is told by the digests around it
         self.weighed = True
-        return {
-            "param": digests.digest(params),
-            "state": digests.digest(state),
-            "buffer": digests.digest(models.all_buffers()),
-        }
+        buffers, count = models.all_buffers(), len(models.live())
+        found = {"param": params, "state": state, "buffer": buffers}
+        return {word: digests.digest(tensors) for word, tensors in found.items()}, count
 
 
 def _cuts(call):
