@@ -324,10 +324,14 @@ static bool save_apart(const ls_observe_rank *a, const ls_observe_rank *b)
     return mine > 0 && its > 0;
 }
 
-/* Whether a collective comes between a training forward, or a backward, and an optimizer's step. */
-static bool shares_steps(const ls_observe_rank *rank)
+/* Whether a collective comes between a training forward, or a backward, and an optimizer's step, in
+ * steps after that one. */
+static bool shares_steps(const ls_observe_rank *rank, int64_t after)
 {
     ls_trace_each_step(step, rank) {
+        if (step->step->step <= after) {
+            continue;
+        }
         bool begun = false, shared = false;
         ls_trace_each_call(call, step) {
             begun = begun || call->kind == LS_CALL_BACKWARD ||
@@ -388,42 +392,75 @@ static bool averages(const ls_observe_rank *rank)
 static const ls_tol metrics = LS_TOL(8, "numbers: sums and counts of a validation are fewer, what "
                                         "members predict for its samples is more");
 
-/* More numbers than a script's metrics have, and not the parameters: what members predict. */
-static bool is_of_results(const ls_observe_rank *rank, const ls_call *call)
+/* More numbers than a script's metrics have, and not the parameters: what members predict, which
+ * may be as many as one parameter has. */
+static bool are_results(const ls_observe_rank *rank, const ls_observe_step *step)
 {
-    return call->kind == LS_CALL_COLLECTIVE &&
-           (double)ls_event_integer(call->json, elements, 0) > metrics.value &&
-           weights_in(rank, call) == 0;
+    int results = 0, weights = 0;
+    ls_trace_each_kind(call, step, LS_CALL_COLLECTIVE) {
+        int of = weights_in(rank, call);
+        results += of < 2 && (double)ls_event_integer(call->json, elements, 0) > metrics.value;
+        weights += of * call->times;
+    }
+    return results > 0 && weights <= 1;
 }
 
-static bool shares_results(const ls_observe_rank *rank)
+/* In a step after that one, or behind the last. */
+static bool shares_results(const ls_observe_rank *rank, int64_t after)
 {
-    ls_trace_each_call_of(walk, rank) {
-        if (is_of_results(rank, walk.call)) {
+    ls_trace_each_step(step, rank) {
+        if (step->step->step > after && are_results(rank, step)) {
             return true;
         }
     }
-    for (int i = 0; rank->open != NULL && i < rank->open->call_count; i++) {
-        if (is_of_results(rank, &rank->open->call[i])) {
-            return true;
-        }
-    }
-    return false;
+    return rank->open != NULL && are_results(rank, rank->open);
 }
 
+/* The last step with a training forward of a model in DistributedDataParallel; 0: none. */
+static int64_t last_wrapped(const ls_observe_rank *rank)
+{
+    int64_t last = 0;
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            const ls_event *model = call->model < 0 ? NULL : ls_job_model(rank, call->model);
+            bool wrapped = model != NULL && ls_job_model_is_ddp(model);
+            last = wrapped && ls_event_bool(call->json, training, false) ? step->step->step : last;
+        }
+    }
+    return last;
+}
+
+/* Whether all that the rank trains on behind that step is undivided, and some is. */
+static bool reads_whole(const ls_observe_rank *rank, int64_t after)
+{
+    const ls_event *data;
+    bool some = after == 0;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (after == 0 || ls_event_number_at(ls_event_list(data, steps), 0) > (double)after) {
+            if (ls_event_int(data, replicas, 1) != 1) {
+                return false;
+            }
+            some = some || ls_event_bool(data, trained, false);
+        }
+    }
+    return some;
+}
+
+/* From the start, or behind steps of a model in DistributedDataParallel, without which each rank
+ * goes on. */
 static bool trains_members(const ls_observe_trace *trace)
 {
-    bool apart = trace->attached && trace->world > 1 && !ls_trace_is_ddp(trace);
+    int64_t first = last_wrapped(&trace->rank[0]);
+    bool apart = trace->attached && trace->world > 1 && (first > 0 || !ls_trace_is_ddp(trace));
     for (int k = 0; k < trace->world && apart; k++) {
         const ls_observe_rank *own = &trace->rank[k], *other = &trace->rank[k > 0 ? k - 1 : 0];
-        const ls_event *data;
-        ls_event_each(data, ls_trace_events(own, data)) {
-            apart = apart && ls_event_int(data, replicas, 1) == 1;
-        }
-        apart = apart && !shares_steps(own) && !averages(own);
-        apart = apart &&
-                (k == 0 || ls_job_built_with_rates(trace, k - 1, k) || save_apart(other, own) ||
-                 (start_apart(other, own) && shares_results(other) && shares_results(own)));
+        apart =
+            reads_whole(own, first) && !shares_steps(own, first) && !averages(own) &&
+            last_wrapped(own) == first &&
+            (k == 0 ||
+             (first == 0 && (ls_job_built_with_rates(trace, k - 1, k) || save_apart(other, own))) ||
+             ((first > 0 || start_apart(other, own)) && shares_results(other, first) &&
+              shares_results(own, first)));
     }
     return apart;
 }

@@ -606,6 +606,21 @@ CALLS_TEST(other_orders_are_judged, ends)
     ";" before
 #define WARMED(before) WARMING(before) "; F{\"model\":1} b O Z"
 
+/* Ranks that begin apart with a weight and a bias. */
+#define LARGE         \
+    ALONE("0.1", "1") \
+    LARGE_OF("0", "1") LARGE_OF("1", "2")
+#define LARGE_OF(rank, digest)                                                              \
+    rank ": {\"event\":\"model\",\"model\":0,\"kind\":\"plain\",\"world\":2,\"params\":[["  \
+         "\"fc.weight\",16,\"f32\",true],[\"fc.bias\",2,\"f32\",true]],\"param_digests\":[" \
+         "\"" digest "\",\"0\"]};"
+/* Two steps of a model in DistributedDataParallel, then steps of another one on data that are
+ * divided among that many ranks. */
+#define BEHIND(replicas, word, made)                                                    \
+    "!;{\"event\":\"model\",\"model\":1,\"kind\":\"plain\",\"params\":[]};2x F b O Z;"  \
+    "{\"event\":\"data\",\"replicas\":" replicas ",\"" word "\":true,\"steps\":[3,4]};" \
+    "F{\"model\":1} b O Z; A" made " "
+
 #define COPIED(equal) "F b O{\"copies\":[2," equal ",\"fc.bias\"]} Z"
 
 static const calls_row replicas[] = {
@@ -652,6 +667,13 @@ static const calls_row replicas[] = {
      "0: <\"moved\":true,\"digest\":{\"param\":\"9\"},> F b O Z;"
      "1: <\"moved\":true,\"digest\":{\"param\":\"8\"},> F b O Z",
      "replicas.step", LS_FAIL, "after step 3"},
+    /* one rank alone has freed a model by then */
+    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"param\":\"9\"},> F b O Z;"
+     "1: F b O Z; F b O Z",
+     "replicas.step", LS_PASS, "after 3 of 4"},
+    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"state\":\"9\"},> F b O Z;"
+     "1: F b O Z; F b O Z",
+     "replicas.state", LS_PASS, "after 3 of 4"},
     /* a model that is outside, trained or not */
     {"!;" HEADS TRAINS("\"fc.weight\",\"m1.w\"") "F b O Z", "replicas.start", LS_FAIL,
      "rank 2 starts with other values than rank 0 in 1 of Head's parameters: m1.w | this model is "
@@ -667,13 +689,6 @@ static const calls_row replicas[] = {
      3},
     /* in DistributedDataParallel, whatever its name */
     {"!\"name\":\"Pipeline\",;" TRAINED "F b O Z", "replicas.step", LS_PASS, ""},
-    /* one rank alone has freed a model by then */
-    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"param\":\"9\"},> F b O Z;"
-     "1: F b O Z; F b O Z",
-     "replicas.step", LS_PASS, "after 3 of 4"},
-    {"!;" TRAINED "2x F b O Z; 0: <\"digested\":2,\"digest\":{\"state\":\"9\"},> F b O Z;"
-     "1: F b O Z; F b O Z",
-     "replicas.state", LS_PASS, "after 3 of 4"},
     {SHARDED, "replicas.step", LS_UNSUPPORTED, "each rank holds a part of the model"},
     {SHARDED, "reduction.mean", LS_UNSUPPORTED, "gradients are not averaged as"},
     {"!;" TRAINED LATER "F b O Z", "reduction.mean", LS_UNSUPPORTED,
@@ -759,6 +774,22 @@ static const calls_row replicas[] = {
      LS_UNSUPPORTED, ""},
     {ALONE("0.2", "1") "F b O Z; A{\"elements\":1} F b O Z", "replicas.step", LS_UNSUPPORTED, ""},
     {SEEDED("1", "2", MANY) "; F A" MANY " b O Z", "replicas.step", LS_PASS, ""},
+    /* as many results as a parameter has elements; several of those */
+    {LARGE "F b O Z; A{\"elements\":16} F b O Z", "replicas.step", LS_UNSUPPORTED,
+     "an ensemble, or a search"},
+    {LARGE "F b O Z; A{\"elements\":16,\"times\":2} F b O Z", "replicas.step", LS_PASS, ""},
+    {LARGE "F b O Z; A{\"elements\":18} F b O Z", "replicas.step", LS_PASS, ""},
+    /* members behind a model in DistributedDataParallel; what is divided, or not shared */
+    {BEHIND("1", "trained", MANY) "F{\"model\":1} b O Z", "replicas.step", LS_UNSUPPORTED,
+     "an ensemble, or a search"},
+    {BEHIND("1", "trained", MANY) "F{\"model\":1} b O Z", "reduction.mean", LS_UNSUPPORTED,
+     "an ensemble, or a search"},
+    {BEHIND("2", "trained", MANY) "F{\"model\":1} b O Z", "replicas.step", LS_PASS, ""},
+    {BEHIND("1", "indices", MANY) "F{\"model\":1} b O Z", "replicas.step", LS_PASS, ""},
+    {BEHIND("1", "trained", "{\"elements\":8}") "F{\"model\":1} b O Z", "replicas.step", LS_PASS,
+     ""},
+    {BEHIND("1", "trained", MANY) "F{\"model\":1} b A O Z", "replicas.step", LS_PASS, ""},
+    {BEHIND("1", "trained", MANY) "F b O Z", "replicas.step", LS_PASS, ""},
     {WARMED("0: F b O Z"), "replicas.step", LS_UNSUPPORTED, "a rank trained alone before"},
     {WARMED("0: F b O Z; 0: F b O Z; 1: F b O Z"), "reduction.mean", LS_UNSUPPORTED,
      "trained alone before"},
