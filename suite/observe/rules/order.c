@@ -661,9 +661,9 @@ static double length_of(const ls_observe_rank *rank, const turns *t)
 static bool judge_turn(const ls_observe_trace *trace, int rank, const turns *t,
                        ls_observe_finding *out)
 {
-    bool of_steps = false;
     int all = t->twice + t->once;
     double length = length_of(&trace->rank[rank], t);
+    bool of_steps = all >= many_turns.value && fabs(length - 1) <= near_length.value;
     if (t->twice >= two_turns.value && t->twice >= most_turns.value * all) {
         ls_finding_set(out, LS_FAIL, t->call->at,
                        "the schedule is stepped twice a step: it runs at twice its speed",
@@ -671,9 +671,12 @@ static bool judge_turn(const ls_observe_trace *trace, int rank, const turns *t,
                        "rank %d: %s.step() is called in two places between one optimizer.step() "
                        "and the next, %d of %d times",
                        rank, ls_calls_text(t->call, class), t->twice, all);
+        if (of_steps) {
+            ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence,
+                        "; its length is the number of the optimizer's steps");
+        }
     } else if (t->often >= two_turns.value && t->often >= most_turns.value * all &&
                !(fabs(length / t->times - 1) <= near_length.value)) {
-        of_steps = all >= many_turns.value && fabs(length - 1) <= near_length.value;
         if (t->ranks > 0 && !of_steps) {
             return false; /* it counts samples */
         }

@@ -641,6 +641,7 @@ CALLS_TEST(an_idle_schedule_is_caught, idle)
 
 /* A schedule made for so many calls, in twelve steps, after each or each fourth of them. */
 #define TWICE " F S B K P L{\"schedule\":0} L{\"schedule\":0,\"lr\":[0.2]} Z"
+#define PLACES " F S B K P L{\"schedule\":0} Z L{\"schedule\":0,\"at\":\"train.py:40\"}"
 #define OF_LIBRARY "L{\"schedule\":0,\"at\":\"train.py:70 (accelerate/scheduler.py:1)\"} "
 #define FOR_RANKS " F S B K P " OF_LIBRARY OF_LIBRARY "Z"
 
@@ -649,6 +650,10 @@ static const calls_row spans[] = {
      "in 23 of 23 cases | its length is the number of the optimizer's steps: the rate comes to its "
      "end after 1/2 of them | train.py:27"},
     {SPAN("LinearLR", "48") "24x" TWICE, "order.schedule", LS_PASS, ""},
+    {SPAN("LinearLR", "24") "24x" PLACES, "order.schedule", LS_FAIL,
+     "in two places between one optimizer.step() and the next, 23 of 23 times; its length is the "
+     "number of the optimizer's steps | the schedule is stepped twice a step .. | train.py:40"},
+    {SPAN("LinearLR", "48") "24x" PLACES, "order.schedule", CALLS_HINT, "in two places"},
     {SPAN("LinearLR", "24") "24x" FOR_RANKS, "order.schedule", LS_FAIL, "end after 1/2 of them"},
     {SPAN("LinearLR", "36") "24x" FOR_RANKS, "order.schedule", LS_PASS, ""},
     {SPAN("LinearLR", "36") "24x" TWICE, "order.schedule", LS_WEAK, "runs at 2 times its speed"},
