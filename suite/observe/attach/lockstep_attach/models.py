@@ -840,15 +840,16 @@ class Models:
             entry["sync"] = bool(module.require_backward_grad_sync)
         entry["autocast"] = hub.autograd.autocast(self._device_type(model))
         watched = self._watch_autocast(model) if grad else None
+        first = _first_tensor(torch, (args, kwargs)) if grad or training else None
+        if training and first is not None and first.dim() > 0:
+            hub.draws.forward(entry, int(first.shape[0]))  # also of a look without autograd
         if grad:
-            first = _first_tensor(torch, (args, kwargs))
             if first is not None:
                 entry["input"] = hub.digests.placed([self._input(first)])
                 if first.requires_grad:
                     entry["input_grad"] = True
                 if training and first.dim() > 0:
                     steps.now.images += int(first.shape[0])
-                    hub.draws.forward(entry, int(first.shape[0]))
             entry["left"] = self._left(model, steps.now.detail)
         elif not training:
             hub.misuse.forward(_first_tensor(torch, (args, kwargs)), drawn)
