@@ -295,16 +295,38 @@ static bool may_hold_parts(const ls_observe_trace *trace)
            ls_job_group(&trace->rank[0], "?", -1, &optimizer, &group) != NULL;
 }
 
+/* Whether the rank gathers floating numbers of all ranks between a forward and its backward: what
+ * the ranks make of one batch may be members of an ensemble, which the loss compares. */
+static bool gathers_for_loss(const ls_observe_rank *rank)
+{
+    ls_trace_each_step(step, rank) {
+        bool made = false, gathered = false;
+        ls_trace_each_call(call, step) {
+            made = made || ls_calls_is_training(call);
+            gathered = gathered ||
+                       (made && call->kind == LS_CALL_COLLECTIVE && ls_event_has(call->json, gave));
+            if (gathered && call->kind == LS_CALL_BACKWARD) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
 {
-    bool parts = may_hold_parts(trace);
-    if (out->verdict.code == LS_FAIL && (parts || may_share(trace, a, b))) {
+    bool parts = may_hold_parts(trace), shares = may_share(trace, a, b);
+    if (out->verdict.code == LS_FAIL &&
+        (parts || shares ||
+         (gathers_for_loss(&trace->rank[a]) && gathers_for_loss(&trace->rank[b])))) {
         out->verdict.code = LS_WEAK;
         ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence, "%s",
                     parts ? "; an optimizer has parameters that no module has: a mistake, unless "
                             "they are each rank's part of a layer"
-                          : "; the script reduces gradients by itself, and those of the ranks "
-                            "differ: a mistake, unless each computes a part of one batch");
+                    : shares ? "; the script reduces gradients by itself, and those of the ranks "
+                               "differ: a mistake, unless each computes a part of one batch"
+                             : "; the loss is of what all ranks gathered: a mistake, unless they "
+                               "are members of an ensemble for the same samples");
     }
 }
 

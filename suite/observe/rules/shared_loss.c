@@ -244,6 +244,77 @@ static void judge_joined(const ls_observe_trace *trace, joined_parts *j, ls_obse
     }
 }
 
+/* ---- copies in what is gathered ---------------------------------------------------------------
+ */
+
+static const ls_tol gathered_numbers =
+    LS_TOL(8, "numbers: fewer may be counts, or a scale that ranks have in common");
+
+/* Gathers in one place, between a forward and its backward. */
+typedef struct copies {
+    int compared, equal; /* equal: all ranks gave the same bits */
+    bool vary;           /* others in another step */
+    const char *gave;
+    const ls_call *call;
+    long long step;
+} copies;
+
+static bool is_for_loss(const ls_observe_step *step, const ls_call *call)
+{
+    bool made = false, used = false;
+    ls_trace_each_call(one, step) {
+        made = made || (one < call && ls_calls_is_training(one));
+        used = used || (one > call && one->kind == LS_CALL_BACKWARD);
+    }
+    return made && used;
+}
+
+static void add_copies(const ls_observe_trace *trace, const ls_observe_step *step, int call,
+                       copies *c)
+{
+    const ls_call *one = &step->call[call];
+    const char *gave = one->kind == LS_CALL_COLLECTIVE ? ls_calls_text(one, gave) : "";
+    bool equal = true;
+    if (gave[0] == '\0' || ls_event_int(one->json, elements, 0) < gathered_numbers.value ||
+        (c->call != NULL && strcmp(c->call->at, one->at) != 0) || !is_for_loss(step, one)) {
+        return;
+    }
+    for (int k = 1; k < trace->world; k++) {
+        const ls_observe_step *other = ls_trace_step(&trace->rank[k], step->step->step);
+        const ls_call *its = other != NULL && call < other->call_count ? &other->call[call] : NULL;
+        if (its == NULL || its->kind != LS_CALL_COLLECTIVE || strcmp(its->at, one->at) != 0) {
+            return;
+        }
+        equal = equal && strcmp(gave, ls_calls_text(its, gave)) == 0;
+    }
+    c->vary = c->vary || (c->gave != NULL && strcmp(c->gave, gave) != 0);
+    c->gave = gave;
+    c->compared++;
+    c->equal += equal;
+    c->step = c->call == NULL ? (long long)step->step->step : c->step;
+    c->call = c->call == NULL ? one : c->call;
+}
+
+static void judge_copies(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    copies c = {0};
+    ls_trace_each_step(step, &trace->rank[0]) {
+        for (int i = 0; i < step->call_count; i++) {
+            add_copies(trace, step, i, &c);
+        }
+    }
+    if (c.equal < common_losses.value || c.equal < c.compared || !c.vary) {
+        return;
+    }
+    ls_finding_set(out, LS_FAIL, c.call->at,
+                   "all ranks make the same values, of equal inputs and equal random numbers: what "
+                   "is gathered holds copies",
+                   "give each rank samples, or a seed, that no other has",
+                   "step %lld: %d ranks give the same %d numbers to %s, and so in %d of %d steps",
+                   c.step, trace->world, ls_event_int(c.call->json, elements, 0),
+                   ls_calls_text(c.call, op), c.equal, c.compared);
+}
+
 void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     common_loss c = {0};
@@ -259,6 +330,7 @@ void ls_rules_reduction_loss(const ls_observe_trace *trace, ls_observe_finding *
     if (c.equal >= common_losses.value && c.equal == c.compared && c.vary) {
         report(trace, &c, out);
     }
+    judge_copies(trace, out);
     joined_parts joined = {.grad = "", .at = "", .own_at = ""};
     judge_joined(trace, &joined, out);
     ls_finding_close(out, c.compared + joined.compared, LS_SKIP,

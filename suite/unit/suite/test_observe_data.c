@@ -39,6 +39,9 @@
     PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 1 2", "3", next, members)
 #define HALF_PASS ONCE("DistributedSampler", "40 20 0 2", "3", "40 20 1 2", "3", "")
 
+#define GAVE "A{\"op\":\"all_gather\",\"elements\":8,\"gave\":\"a\"}"
+#define GATHERED(backward) "2x (F{\"input\":\"11\"} " GAVE " " backward " O Z);"
+
 /* Passes of two ranks, a rule and what it says. */
 static const calls_row drawings[] = {
     {OWN HALVES("7", ""), "data.disjoint", LS_PASS, "indices of 2 ranks disjoint in 2 passes |"},
@@ -57,6 +60,13 @@ static const calls_row drawings[] = {
      "pass 0: 20 of 40 indices are on a further rank, too (index 0 on ranks 0 and 1; "
      "DistributedSampler) | DistributedSampler was given rank=0 on ranks 0 and 1 .. | train.py:18 "
      "| leave"},
+    /* members of an ensemble, whose outputs the loss compares; a gather behind the backward */
+    {GATHERED("b")
+         PASSES("DistributedSampler", "40 20 0 2", "3", "40 20 0 2", "3", "7", "\"replicas\":1,"),
+     "data.disjoint", LS_WEAK, "unless they are members of an ensemble for the same samples"},
+    {"2x (F{\"input\":\"11\"} b " GAVE " O Z);" PASSES("DistributedSampler", "40 20 0 2", "3",
+                                                       "40 20 0 2", "3", "7", "\"replicas\":1,"),
+     "data.disjoint", LS_FAIL, "num_replicas=1"},
     {OWN "0: =DistributedSampler 40 20 0 2 3 ; 1: =DistributedSampler 40 20 0 2 9 "
          "\"sampler_epoch\":4,; 0: =DistributedSampler 40 20 0 2 7 ; 1: =DistributedSampler 40 20 "
          "0 2 7 \"sampler_epoch\":4,",

@@ -929,7 +929,27 @@ CALLS_TEST(numbers_of_models_are_equal, numbers)
 #define TIMES(n) ",\"loss_times\":" n
 #define HALVES(weight) TIMES("1") ",\"loss_weight\":" weight
 
+/* A gather between a forward and its backward, of what the ranks gave. */
+#define GATHERS(numbers, gave)                                                               \
+    "F A{\"op\":\"all_gather\",\"reduce\":\"\",\"at\":\"train.py:34\",\"elements\":" numbers \
+    ",\"gave\":\"" gave "\"} b O Z"
+
 static const calls_row common[] = {
+    {GATHERS("8", "a") "; " GATHERS("8", "b"), "reduction.loss", LS_FAIL,
+     "step 1: 2 ranks give the same 8 numbers to all_gather, and so in 2 of 2 steps | all ranks "
+     "make the same values .. | train.py:34 | give each rank"},
+    {GATHERS("7", "a") "; " GATHERS("7", "b"), "reduction.loss", LS_SKIP, ""},
+    {GATHERS("8", "a") "; " GATHERS("8", "a"), "reduction.loss", LS_SKIP, ""},
+    {GATHERS("8", "a"), "reduction.loss", LS_SKIP, ""},
+    {GATHERS("8", "a") "; " GATHERS("8", "b") "; " RANKS(GATHERS("8", "c"), GATHERS("8", "d")),
+     "reduction.loss", LS_SKIP, ""},
+    /* behind the backward, or before the forward */
+    {"2x F b A{\"op\":\"all_gather\",\"elements\":8,\"gave\":\"a\"} O Z; F b A{\"op\":"
+     "\"all_gather\",\"elements\":8,\"gave\":\"b\"} O Z",
+     "reduction.loss", LS_SKIP, ""},
+    {"A{\"op\":\"all_gather\",\"elements\":8,\"gave\":\"a\"} F b O Z; A{\"op\":"
+     "\"all_gather\",\"elements\":8,\"gave\":\"b\"} F b O Z",
+     "reduction.loss", LS_SKIP, ""},
     {COMMON("0.5", "0.75"), "reduction.loss", LS_FAIL,
      "0.5 on all 2 ranks .. in 2 of 2 .. 1/ranks .. train.py:19"},
     {"F b{\"loss\":1,\"loss_alone\":true} O Z; F b{\"loss\":2,\"loss_alone\":true} O Z",
