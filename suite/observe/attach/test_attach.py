@@ -213,6 +213,7 @@ MEMBERS = {
     "shadow": "step model at name match touched names digests digests_now",
     "validated": "step model at param",
     "parts": "optimizer step part count bits",
+    "squares": "optimizer step at grad_squares grad_hashes factor",
     "bare": "optimizer steps count later",
     "froze": "model at step names",
     "untied": "at names",
@@ -2298,6 +2299,46 @@ def loops_say_what_they_draw(context):
         before = draws.states()
         torch.rand(count)
         assert draws.between(before, draws.states())[0][2] == count
+
+
+@test
+def squares_that_ranks_sum_are_seen(context):
+    """Of a sum of the gradients' squares, not of another number; a look without autograd takes what
+    its own dropout draws away from the training forward.
+    """
+    script = (
+        ODD_START
+        + """
+import os, tempfile, torch.distributed as dist
+store = dist.FileStore(tempfile.mktemp(), 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+from torch.utils.data import DataLoader
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))
+optimizer = sgd(model)
+for x in DataLoader(torch.randn(64, 4), batch_size=16):
+    optimizer.zero_grad()
+    with torch.no_grad():
+        model(x)
+    model(x).square().sum().backward()
+    square = sum(p.grad.pow(2).sum() for p in model.parameters())
+    other = square * 2
+    dist.all_reduce(other)
+    dist.all_reduce(square)
+    for p in model.parameters():
+        p.grad.mul_(0.25)
+    optimizer.step()
+"""
+    )
+    done, said = with_and_without(context.root, "squares", script)
+    assert done[0].returncode == done[1].returncode == 0, done
+    found = [e for e in said if e["event"] == "squares"]
+    line = script[: script.rindex("dist.all_reduce(square)")].count("\n") + 1
+    assert [e["step"] for e in found] == [1, 2, 3, 4], found
+    for e in found:
+        assert e["at"].endswith(":%d" % line) and abs(e["factor"] - 0.25) < 1e-6, (e, line)
+        assert len(e["grad_squares"]) == len(set(e["grad_hashes"])) == 2, e
+    later = [e["calls"] for e in said if e["event"] == "step"][1:]  # the model is known by then
+    assert len(later) == 3 and not any("drawn" in call for calls in later for call in calls), later
 
 
 @test

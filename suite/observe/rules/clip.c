@@ -528,7 +528,8 @@ void ls_rules_optimizer_clip(const ls_observe_trace *trace, ls_observe_finding *
             }
         }
     }
-    if (trace->attached && clipped > 0 && judge_parts(trace, out)) {
+    if (trace->attached &&
+        (ls_parts_judge_norm(trace, out) || (clipped > 0 && judge_parts(trace, out)))) {
         return;
     }
     if (clipped > 0 && ls_job_sharded(trace) != NULL) {

@@ -446,3 +446,96 @@ bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding
     }
     return out->verdict.code == LS_FAIL;
 }
+
+/* ---- the norm of a model in parts ------------------------------------------------------------ */
+
+static const ls_tol least_common =
+    LS_TOL(0.01, "of the squares: less held in common changes no clipping that anyone sees");
+static const ls_tol written =
+    LS_TOL(1e-5, "of a limit: the roundings of a norm and of a factor in f32");
+static const ls_tol beside_norm = LS_TOL(1e-6, "that clipping adds to the norm");
+
+/* A limit as scripts write one: two digits. */
+static bool is_written(double limit, double norm)
+{
+    double unit = pow(10, floor(log10(limit)) - 1);
+    return fabs(limit - unit * round(limit / unit)) <=
+           written.value * limit + beside_norm.value * limit / norm;
+}
+
+/* The same sum on another rank, of gradients that were multiplied by the same number; or NULL. */
+static const ls_event *find_sum(const ls_observe_rank *rank, const ls_event *sum)
+{
+    const ls_event *one;
+    double factor = ls_event_number(sum, factor, NAN);
+    ls_event_each(one, ls_trace_events(rank, squares)) {
+        if (ls_event_integer(one, step, 0) == ls_event_integer(sum, step, -1) &&
+            strcmp(ls_event_text(one, at, ""), ls_event_text(sum, at, "")) == 0 &&
+            fabs(ls_event_number(one, factor, NAN) - factor) <= same_scale.value * factor) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+/* Of the squares that the ranks up to k have summed, those of gradients that no rank before holds
+ * to the bit. */
+static double squares_first_held(const ls_observe_trace *trace, const ls_event *sum, int k)
+{
+    const ls_event *own = find_sum(&trace->rank[k], sum);
+    const ls_event *hash, *squares = ls_event_list(own, grad_squares);
+    double held = 0;
+    int i = 0;
+    ls_event_each(hash, ls_event_list(own, grad_hashes)) {
+        bool again = false;
+        for (int j = 0; j < k && !again; j++) {
+            again = ls_event_holds(ls_event_list(find_sum(&trace->rank[j], sum), grad_hashes),
+                                   ls_event_to_text(hash, ""));
+        }
+        held += again ? 0 : ls_event_number_at(squares, i);
+        i++;
+    }
+    return held;
+}
+
+static double sum_of(const ls_event *squares)
+{
+    double sum = 0;
+    for (int i = 0; i < ls_event_count(squares); i++) {
+        sum += ls_event_number_at(squares, i);
+    }
+    return sum;
+}
+
+/* Clips by a norm that counts what ranks hold in common once for each of them. */
+bool ls_parts_judge_norm(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    const ls_event *sum;
+    ls_event_each(sum, ls_trace_events(&trace->rank[0], squares)) {
+        double all = 0, once = 0, factor = ls_event_number(sum, factor, NAN);
+        bool found = true;
+        for (int k = 0; k < trace->world && found; k++) {
+            const ls_event *own = find_sum(&trace->rank[k], sum);
+            found = own != NULL;
+            all += found ? sum_of(ls_event_list(own, grad_squares)) : 0;
+            once += found ? squares_first_held(trace, sum, k) : 0;
+        }
+        double norm = sqrt(all), held = sqrt(once);
+        if (!found || !(factor < 1 - same_scale.value) || all - once < least_common.value * all ||
+            !is_written(factor * norm, norm)) {
+            continue;
+        }
+        ls_observe_finding one = {0};
+        ls_finding_set(&one, LS_FAIL, ls_event_text(sum, at, ""),
+                       "the squares of what each rank holds are summed over all ranks: what "
+                       "several hold in common counts once for each of them",
+                       "count it once: sum over the ranks that hold different parts, or divide its "
+                       "squares by the ranks that hold it",
+                       "step %lld: gradients are clipped to %.4g by a norm of %.6g; the model's is "
+                       "%.6g, so that %.4g is left of it",
+                       (long long)ls_event_integer(sum, step, 0), factor * norm, norm, held,
+                       factor * held);
+        (is_written(factor * held, held) ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
+    }
+    return out->verdict.code == LS_FAIL;
+}

@@ -71,6 +71,8 @@ bool ls_own_scale_judge(const ls_observe_trace *trace, ls_observe_finding *out);
 /* parts.c: what ranks hold in common of a model whose parts they divide, by a library or the
  * script; true: it fails. */
 bool ls_parts_judge_models(const ls_observe_trace *trace, ls_observe_finding *out);
+/* Of optimizer.clip: a norm that counts what ranks hold in common once for each of them. */
+bool ls_parts_judge_norm(const ls_observe_trace *trace, ls_observe_finding *out);
 bool ls_parts_judge_replicated(const ls_observe_trace *trace, ls_observe_finding *out);
 /* A hint where norms that ranks begin with in common are stepped by gradients of their own. */
 void ls_parts_guess_norms(const ls_observe_trace *trace, ls_observe_finding *out);

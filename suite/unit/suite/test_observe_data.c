@@ -370,4 +370,112 @@ static const calls_row others[] = {
 
 CALLS_TEST(other_data_are_judged, others)
 
+/* ---- models in parts ------------------------------------------------------------------------- */
+
+/* What ranks 0 and 1 hold of a part before steps 1 and 2, of data that are divided or not. */
+#define HELD(rank, step, part, bits)                                                 \
+    rank ": {\"event\":\"parts\",\"optimizer\":0,\"step\":" step ",\"part\":\"" part \
+         "\",\"count\":6,\"bits\":\"" bits "\"};"
+#define SCALED(rank, factor)                                                         \
+    rank ": {\"event\":\"parts\",\"optimizer\":0,\"step\":2,\"part\":\"0 of S(0)\"," \
+         "\"count\":6,\"bits\":\"a\",\"factor\":" factor "};"
+#define DIVIDED(replicas)                                                           \
+    "{\"event\":\"data\",\"sampler\":\"DistributedSampler\",\"replicas\":" replicas \
+    ",\"trained\":true,\"length\":64,\"count\":32};"
+#define BY_PARTS(part, a, b, later, other) \
+    HELD("0", "1", part, a)                \
+    HELD("1", "1", part, b) HELD("0", "2", part, later) HELD("1", "2", part, other)
+#define TELLS(elements) " A{\"elements\":" elements "}"
+
+#define SPLIT(rank, trained, kept)                                                              \
+    rank ": {\"event\":\"data\",\"at\":\"train.py:30\",\"cut_at\":\"train.py:9\","              \
+         "\"sampler\":\"DistributedSampler\",\"replicas\":2,\"length\":20,\"trained\":" trained \
+         ",\"part\":{\"length\":40,\"modulus\":1,\"kept\":[" kept "]}};"
+#define LOW "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19"
+#define HIGH "20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39"
+#define MIDDLE "10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29"
+#define ENDS "0,1,2,3,4,5,6,7,8,9,30,31,32,33,34,35,36,37,38,39"
+
+static const calls_row splits[] = {
+    {SPLIT("0", "true", LOW) SPLIT("0", "false", HIGH) SPLIT("1", "true", MIDDLE)
+         SPLIT("1", "false", ENDS) "2x F S B K P Z",
+     "data.once", LS_FAIL,
+     "has 10 of 20 indices in common with that of rank 1, and DistributedSampler divides each of "
+     "them among the ranks; it trains on 10 that rank 1 holds back for its evaluation | the data "
+     "are split differently on each rank: what one rank holds back, another one trains on | "
+     "train.py:9"},
+    /* nothing is held back: parts that are filtered by each rank; or it is of another split */
+    {SPLIT("0", "true", LOW) SPLIT("1", "true", MIDDLE) "2x F S B K P Z", "data.once", CALLS_HINT,
+     "has 10 of 20"},
+    {SPLIT("0", "true", LOW) SPLIT("1", "true", MIDDLE)
+         SPLIT("1", "false", MIDDLE) "2x F S B K P Z",
+     "data.once", CALLS_HINT, "has 10 of 20"},
+    {SPLIT("0", "true", LOW) SPLIT("0", "false", HIGH) SPLIT("1", "true", LOW)
+         SPLIT("1", "false", HIGH) "2x F S B K P Z",
+     "data.once", LS_PASS, ""},
+};
+
+CALLS_TEST(splits_are_equal_on_all_ranks, splits)
+
+static const calls_row held[] = {
+    {SCALED("0", "0.5") SCALED("1", "0.4") "3x F b K O Z", "replicas.step", LS_FAIL,
+     "step 2: the parts of one model's gradients are multiplied by 0.5 on rank 0, by 0.4 on rank 1 "
+     "| each rank clips by the norm of what it holds: parts .. | train.py:24"},
+    {SCALED("0", "0.5") SCALED("1", "0.4999") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {SCALED("0", "0.5") HELD("1", "2", "0 of S(0)", "b") "3x F b O Z", "replicas.step", LS_PASS,
+     ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_FAIL,
+     "before step 2 ranks 0 and 1 hold other values in 6 parameters (whole) .. | parameters that "
+     "came to the model behind fully_shard .. train.py"},
+    {DIVIDED("2") BY_PARTS("0 of S(0)", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_FAIL,
+     "(0 of S(0)) .. | the mesh that the model is sharded over leaves ranks out"},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "b") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "b", "c", "d") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {DIVIDED("4") BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    {BY_PARTS("whole", "a", "a", "b", "c") "3x F b O Z", "replicas.step", LS_PASS, ""},
+    /* what the ranks exchange: losses, or what may be trained; behind the last step */
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x (F b" TELLS("64") " O Z)",
+     "replicas.step", LS_FAIL, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "3x (F b" TELLS("65") " O Z)",
+     "replicas.step", LS_PASS, ""},
+    {DIVIDED("2") BY_PARTS("whole", "a", "a", "b", "c") "F b O Z; F b O Z" TELLS("65"),
+     "replicas.step", LS_FAIL, ""},
+};
+
+CALLS_TEST(parts_of_models_stay_equal, held)
+
+/* Sums over both ranks of squares of gradients, before the first step. */
+#define SQUARED(rank, squares, hashes, factor)                                         \
+    rank ": {\"event\":\"squares\",\"optimizer\":0,\"step\":1,\"at\":\"train.py:26\"," \
+         "\"grad_squares\":[" squares "],\"grad_hashes\":[" hashes "],\"factor\":" factor "};"
+#define HASHES "\"a\",\"b\""
+#define SUMMED(squares, hashes, other, factor) \
+    SQUARED("0", squares, hashes, factor) SQUARED("1", squares, other, factor) "3x F b K O Z"
+
+#define FOUR(rank) SQUARED(rank, "4", "\"a\"", "0.25")
+
+static const calls_row norms[] = {
+    {SUMMED("1,1", HASHES, HASHES, "0.25"), "optimizer.clip", LS_FAIL,
+     "step 1: gradients are clipped to 0.5 by a norm of 2; the model's is 1.41421, so that 0.3536 "
+     "is left of it | .. what several hold in common counts once for each of them | train.py:26 | "
+     "count it once"},
+    {SUMMED("1,1", HASHES, "\"a\",\"c\"", "0.25"), "optimizer.clip", LS_FAIL,
+     "by a norm of 2; the model's is 1.73205"},
+    /* each rank holds other parts; the sum is divided; all that is in common is a bias */
+    {SUMMED("1,1", HASHES, "\"c\",\"d\"", "0.25"), "optimizer.clip", LS_SKIP, ""},
+    {SUMMED("1,1", HASHES, HASHES, "0.35355339"), "optimizer.clip", LS_SKIP, ""},
+    {SUMMED("199,1", HASHES, "\"c\",\"b\"", "0.025"), "optimizer.clip", LS_SKIP, ""},
+    {SUMMED("195,5", HASHES, "\"c\",\"b\"", "0.025"), "optimizer.clip", LS_FAIL, ""},
+    /* nothing exceeds the limit; each rank by its own number; of another step */
+    {SUMMED("1,1", HASHES, HASHES, "1"), "optimizer.clip", LS_SKIP, ""},
+    {SQUARED("0", "1,1", HASHES, "0.25") SQUARED("1", "1,1", HASHES, "0.5") "F b O Z",
+     "optimizer.clip", LS_SKIP, ""},
+    {SQUARED("0", "1,1", HASHES, "0.25") "F b O Z", "optimizer.clip", LS_SKIP, ""},
+    /* four times the squares: both limits may be meant */
+    {FOUR("0") FOUR("1") FOUR("2") FOUR("3") "3x F b K O Z", "optimizer.clip", CALLS_HINT,
+     "clipped to 1 by a norm of 4; the model's is 2, so that 0.5 is left of it", 4},
+};
+
+CALLS_TEST(norms_count_what_is_in_common_once, norms)
+
 TEST_MAIN("observe_data", .timeout_s = 120)

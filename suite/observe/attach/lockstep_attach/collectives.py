@@ -142,9 +142,18 @@ class Collectives:
             if name == "all_reduce" and 0 < count <= VALUES and self._validates(step, given):
                 flat = given.detach().reshape(-1).clone()
                 part["values"] = [self.hub.Lazy(flat[k]) for k in range(count)]
+            if (
+                word == "sum"
+                and count == 1
+                and step.detail
+                and not self._part(original, args, kwargs)
+            ):
+                self.hub.optimizers.summed(given)
             entry = self.hub.steps.note("collective", op=name, elements=count, **part)
             if gathers and count > 1:
                 self.gathered.keep(step.number, entry["at"], given, args[0])
+                if isinstance(given, self.hub.torch.Tensor) and given.is_floating_point():
+                    entry["gave"] = self.hub.digests.digest([given.detach()])
             elif graph and step.detail and name == "all_reduce" and count > 1 and word == "sum":
                 self.gathered.keep_sum(step.number, entry["at"], given)
 
@@ -152,8 +161,6 @@ class Collectives:
 
     def _leave_all_reduce(self, note, args, kwargs, result, error):
         if error is None and result is None:  # it has the sum now
-                if isinstance(given, self.hub.torch.Tensor) and given.is_floating_point():
-                    entry["gave"] = self.hub.digests.digest([given.detach()])
             self.totals.keep(args, kwargs)
             self.unread.reduced(args)
 

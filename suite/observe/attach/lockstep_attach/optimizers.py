@@ -73,6 +73,7 @@ class Known:
         # steps behind a backward that none of its parameters had a gradient in; whether one had
         self.bare, self.graded, self.versions = 0, False, None
         self.part_norms = []  # of its parts of gradients, behind the open step's last backward
+        self.squares = None  # (place, norms, digests) of gradients whose squares ranks summed
         # names of the groups' parameters, and how many models there were, at its last event
         self.names, self.models = [], 0
 
@@ -505,6 +506,7 @@ class Optimizers:
         if not self.known(optimizer).graded:
             self._look_for_gradients(optimizer)
         self._report_parts(optimizer)
+        self._report_squares(optimizer)
         unread, default = self._unread(optimizer), self.known(optimizer).default
         if unread != default:
             entry["unread"] = "defaults" if unread[0] != default[0] else "lr"
@@ -594,20 +596,47 @@ class Optimizers:
             return []
         return self.hub.torch.stack([norm(self.hub.torch, grad) for grad in grads]).tolist()
 
-    def _part_factor(self, entry, params):
-        """What each of them was multiplied by since the backward; None: by no one number."""
-        before, entry.part_norms = entry.part_norms, []
+    def _factor(self, before, params):
+        """What the gradients of those norms were multiplied by since; None: by no one number."""
         after = self._part_norms(params)
         factors = [now / then for then, now in zip(before, after) if then > 0]
         if len(before) != len(after) or not factors or not max(factors) > 0:
             return None
         return max(factors) if min(factors) > (1 - SAME) * max(factors) else None
 
+    def summed(self, given):
+        """A sum of that number over all ranks: where it is of the squares of what this rank holds
+        of an optimizer's gradients, they are kept until that steps.
+        """
+        if not isinstance(given, self.hub.torch.Tensor) or not given.is_floating_point():
+            return
+        at, value = self.hub.places.here(), float(local(given))
+        for entry, optimizer in self.found():
+            params = [p for p in self.params(optimizer) if p.grad is not None]
+            norms = self._part_norms(params)
+            square = sum(one * one for one in norms)
+            if norms and abs(square - value) <= SAME * square:
+                self.hub.steps.detail.touch()
+                bits = [self.hub.digests.digest([local(p.grad)]) for p in params]
+                entry.squares = at, norms, bits
+
+    def _report_squares(self, optimizer):
+        entry = self.known(optimizer)
+        if entry.squares is None:
+            return
+        (at, norms, bits), entry.squares = entry.squares, None
+        factor = self._factor(norms, [p for p in self.params(optimizer) if p.grad is not None])
+        if factor is not None:
+            members = {"step": self.hub.steps.now.number, "at": at, "factor": factor}
+            members["grad_squares"] = [one * one for one in norms]
+            self.hub.put("squares", optimizer=entry.index, grad_hashes=bits, **members)
+
     def _report_parts(self, optimizer):
         """Digests of what this rank holds, and what its gradients were multiplied by."""
         entry, number, parts = self.known(optimizer), self.hub.steps.now.number, {}
         params = self._in_parts(optimizer)
-        factor = self._part_factor(entry, params) if params else None
+        before, entry.part_norms = entry.part_norms, []
+        factor = self._factor(before, params) if params else None
         for param in params:
             if param.requires_grad and not param.is_meta and not is_freed(param):
                 parts.setdefault(part_of(param), []).append(param.detach())
