@@ -99,14 +99,25 @@ static const struct {
 };
 #undef LS_OBSERVE_LIVE
 
+static const ls_tol averaging =
+    LS_TOL(64, "steps: who averages parameters in place of gradients mostly does so more often");
+
+/* Of several ranks: whether what their steps make different may yet be seen to be meant: parameters
+ * that are averaged later, members of an ensemble that come behind a wrapped model. */
+static bool may_be_meant(const ls_observe_trace *trace)
+{
+    int kept = ls_by_hand_keeps_gradients(trace);
+    return (kept > 0 && kept <= averaging.value) || ls_job_goes_on_unwrapped(trace) ||
+           ls_event_count(ls_trace_events(&trace->rank[0], join)) > 0;
+}
+
 void ls_live_judge(const ls_observe_trace *trace, ls_observe_result *out)
 {
     enum { LIVE = sizeof live / sizeof *live };
     int count;
     const ls_observe_rule *rule = ls_observe_rules(&count);
     bool wrapped = trace->world == 1 || ls_trace_is_ddp(trace),
-         steps = wrapped && ls_event_count(ls_trace_events(&trace->rank[0], join)) == 0 &&
-                 !ls_by_hand_keeps_gradients(trace);
+         steps = wrapped && !may_be_meant(trace);
     *out = (ls_observe_result){0, ls_list_make(LIVE, sizeof *out->finding)};
     for (int l = 0; l < LIVE; l++) {
         int i = 0;

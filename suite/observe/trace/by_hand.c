@@ -102,9 +102,10 @@ static int are_equal(const ls_observe_trace *trace, const ls_observe_step *step)
     return known ? equal : -1;
 }
 
-bool ls_by_hand_keeps_gradients(const ls_observe_trace *trace)
+int ls_by_hand_keeps_gradients(const ls_observe_trace *trace)
 {
     bool wrapped = trace->world > 1 && ls_trace_is_ddp(trace);
+    int steps = 0;
     for (int i = 0; wrapped && i < trace->rank[0].step_count; i++) {
         const ls_observe_step *step = &trace->rank[0].step[i];
         int backwards = 0, reduced = 0;
@@ -112,18 +113,17 @@ bool ls_by_hand_keeps_gradients(const ls_observe_trace *trace)
             backwards++;
             reduced += ls_event_bool(call->json, sync, true);
         }
-        if (backwards > 0 && reduced == 0 && ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0) >= 0) {
-            return true;
-        }
+        steps +=
+            backwards > 0 && reduced == 0 && ls_trace_find(step, LS_CALL_OPTIMIZER_STEP, 0) >= 0;
     }
-    return false;
+    return steps;
 }
 
 bool ls_by_hand_averages_later(const ls_observe_trace *trace)
 {
     const ls_observe_rank *rank = &trace->rank[0];
     double elements = elements_trained(trace), sum = NAN;
-    bool wrapped = ls_by_hand_keeps_gradients(trace), parted = false;
+    bool wrapped = ls_by_hand_keeps_gradients(trace) > 0, parted = false;
     if (!concerns(trace) && !wrapped) {
         return false;
     }

@@ -30,9 +30,9 @@ int64_t ls_by_hand_split(const ls_observe_trace *trace, const ls_by_hand *by_han
 bool ls_by_hand_sums(const ls_observe_trace *trace);
 /* Whether the ranks hold whole and equal replicas, and the script reduces their gradients. */
 bool ls_by_hand_replicates(const ls_observe_trace *trace);
-/* Whether models are in DistributedDataParallel, and an optimizer steps by what no backward pass of
- * the step reduced: all were in no_sync(). */
-bool ls_by_hand_keeps_gradients(const ls_observe_trace *trace);
+/* Where models are in DistributedDataParallel, rank 0's steps in which an optimizer steps by what
+ * no backward pass of the step reduced: all were in no_sync(). */
+int ls_by_hand_keeps_gradients(const ls_observe_trace *trace);
 /* Whether collectives that sum over all ranks, between an optimizer's step and the next forward,
  * have at least as many elements as the parameters: these are averaged in place of the gradients.
  * Of wrapped models only where such a step is, and the ranks, which had parted, are equal again.

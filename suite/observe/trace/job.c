@@ -430,6 +430,22 @@ static int64_t last_wrapped(const ls_observe_rank *rank)
     return last;
 }
 
+bool ls_job_goes_on_unwrapped(const ls_observe_trace *trace)
+{
+    int64_t last = last_wrapped(&trace->rank[0]);
+    ls_trace_each_step(step, &trace->rank[0]) {
+        ls_trace_each_kind(call, step, LS_CALL_FORWARD) {
+            const ls_event *model =
+                call->model < 0 ? NULL : ls_job_model(&trace->rank[0], call->model);
+            if (last > 0 && step->step->step > last && model != NULL &&
+                ls_event_bool(call->json, training, false)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Whether all that the rank trains on behind that step is undivided, and some is. */
 static bool reads_whole(const ls_observe_rank *rank, int64_t after)
 {

@@ -63,11 +63,14 @@ const ls_event *ls_job_group(const ls_observe_rank *rank, const char *name, int 
  * restored into them. */
 bool ls_job_built_with_rates(const ls_observe_trace *trace, int a, int b);
 /* Why what ranks do in steps of one number need not agree, or NULL. Each may train a model of its
- * own, a member of an ensemble or a point of a search: none is in DistributedDataParallel, no
- * collective stands within a step, no sampler divides the data, and their optimizers are built with
- * other rates, they write weights to files of their own alone, or they begin with other weights and
- * share more numbers behind their steps than metrics have. Or one trained alone before. */
+ * own, a member of an ensemble or a point of a search: none is in DistributedDataParallel any more,
+ * no collective stands within a step, no sampler divides the data, and their optimizers are built
+ * with other rates, they write weights to files of their own alone, or they begin with other
+ * weights and share more numbers behind their steps than metrics have. Or one trained alone before.
+ */
 const char *ls_job_apart(const ls_observe_trace *trace);
+/* Whether rank 0 trains a plain model behind its last training forward of a wrapped one. */
+bool ls_job_goes_on_unwrapped(const ls_observe_trace *trace);
 /* How often an optimizer stepped in that step, and the (last) call; -1: any optimizer. */
 int ls_job_steps_of(const ls_observe_step *step, int optimizer, const ls_call **call);
 /* The tensors of a group of samples ("param", "used", "next") that differ between ranks; returns

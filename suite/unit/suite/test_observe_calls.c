@@ -807,6 +807,40 @@ ROWS_TEST(replicas_are_compared, replicas)
     calls_close(&job);
 }
 
+/* Jobs that go on: whether steps are compared yet. */
+#define KEPT(steps) "!;" TRAINED "2x F b O Z; " steps "x F b{\"sync\":false} O Z"
+
+static const struct {
+    const char *script;
+    bool compared;
+} running[] = {
+    {"!;" TRAINED "3x F b O Z", true},
+    {"!\"kind\":\"plain\",;" TRAINED "3x F b O Z", false},
+    {"!;{\"event\":\"join\",\"at\":\"train.py:9\"};" TRAINED "3x F b O Z", false},
+    {KEPT("1"), false},
+    {KEPT("64"), false},
+    {KEPT("65"), true},
+    {BEHIND("1", "trained", MANY) "F{\"model\":1} b O Z", false},
+    {BEHIND("1", "trained", MANY) "F b O Z", true}, /* the wrapped one is trained again */
+    {BEHIND("1", "trained", MANY) "F{\"model\":1,\"training\":false} b O Z; F b O Z", true},
+};
+
+ROWS_TEST(running_jobs_are_compared, running)
+{
+    calls_job job;
+    ls_observe_result now = {0};
+    bool found = false;
+    calls_open_script(&job, 2, running[_i].script);
+    calls_judge(&job);
+    ls_live_judge(job.trace, &now);
+    for (int i = 0; i < now.count; i++) {
+        found = found || strcmp(now.finding[i].rule->id, "replicas.step") == 0;
+    }
+    ck_assert_int_eq(found, running[_i].compared);
+    ls_observe_result_free(&now);
+    calls_close(&job);
+}
+
 /* ---- speed ----------------------------------------------------------------------------------- */
 
 TEST(speed_is_of_the_steady_steps)
