@@ -295,8 +295,7 @@ static bool may_hold_parts(const ls_observe_trace *trace)
            ls_job_group(&trace->rank[0], "?", -1, &optimizer, &group) != NULL;
 }
 
-/* Whether the rank gathers floating numbers of all ranks between a forward and its backward: what
- * the ranks make of one batch may be members of an ensemble, which the loss compares. */
+/* Whether the rank gathers floating numbers of all ranks between a forward and its backward. */
 static bool gathers_for_loss(const ls_observe_rank *rank)
 {
     ls_trace_each_step(step, rank) {
@@ -313,12 +312,19 @@ static bool gathers_for_loss(const ls_observe_rank *rank)
     return false;
 }
 
+/* What ranks make of equal batches, and gather, may be members of an ensemble, which the loss
+ * compares. */
+static bool may_be_members(const ls_observe_trace *trace, int a, int b)
+{
+    inputs in = compare_inputs(trace, a, b);
+    return in.compared > 0 && in.equal == in.compared && gathers_for_loss(&trace->rank[a]) &&
+           gathers_for_loss(&trace->rank[b]);
+}
+
 static void excuse_shared(const ls_observe_trace *trace, int a, int b, ls_observe_finding *out)
 {
     bool parts = may_hold_parts(trace), shares = may_share(trace, a, b);
-    if (out->verdict.code == LS_FAIL &&
-        (parts || shares ||
-         (gathers_for_loss(&trace->rank[a]) && gathers_for_loss(&trace->rank[b])))) {
+    if (out->verdict.code == LS_FAIL && (parts || shares || may_be_members(trace, a, b))) {
         out->verdict.code = LS_WEAK;
         ls_text_add(out->verdict.evidence, sizeof out->verdict.evidence, "%s",
                     parts ? "; an optimizer has parameters that no module has: a mistake, unless "

@@ -522,8 +522,8 @@ bool ls_parts_judge_norm(const ls_observe_trace *trace, ls_observe_finding *out)
         }
         double norm = sqrt(all), held = sqrt(once);
         if (!found || !(factor < 1 - same_scale.value) || all - once < least_common.value * all ||
-            !is_written(factor * norm, norm)) {
-            continue;
+            !is_written(factor * norm, norm) || is_written(factor * held, held)) {
+            continue; /* or the script may have divided the sum */
         }
         ls_observe_finding one = {0};
         ls_finding_set(&one, LS_FAIL, ls_event_text(sum, at, ""),
@@ -535,7 +535,7 @@ bool ls_parts_judge_norm(const ls_observe_trace *trace, ls_observe_finding *out)
                        "%.6g, so that %.4g is left of it",
                        (long long)ls_event_integer(sum, step, 0), factor * norm, norm, held,
                        factor * held);
-        (is_written(factor * held, held) ? ls_finding_guess : ls_calls_keep_worst)(out, &one);
+        ls_calls_keep_worst(out, &one);
     }
     return out->verdict.code == LS_FAIL;
 }

@@ -612,12 +612,12 @@ class Optimizers:
             return
         at, value = self.hub.places.here(), float(local(given))
         for entry, optimizer in self.found():
-            params = [p for p in self.params(optimizer) if p.grad is not None]
-            norms = self._part_norms(params)
+            norms = self._part_norms(self.params(optimizer))
             square = sum(one * one for one in norms)
             if norms and abs(square - value) <= SAME * square:
                 self.hub.steps.detail.touch()
-                bits = [self.hub.digests.digest([local(p.grad)]) for p in params]
+                grads = [local(p.grad) for p in self.params(optimizer) if p.grad is not None]
+                bits = [self.hub.digests.digest([grad]) for grad in grads]
                 entry.squares = at, norms, bits
 
     def _report_squares(self, optimizer):
@@ -625,7 +625,7 @@ class Optimizers:
         if entry.squares is None:
             return
         (at, norms, bits), entry.squares = entry.squares, None
-        factor = self._factor(norms, [p for p in self.params(optimizer) if p.grad is not None])
+        factor = self._factor(norms, self.params(optimizer))
         if factor is not None:
             members = {"step": self.hub.steps.now.number, "at": at, "factor": factor}
             members["grad_squares"] = [one * one for one in norms]
