@@ -181,7 +181,7 @@ bool ls_observe_board_end(ls_observe_board *board)
 
 /* ---- laws that fail while the job runs ------------------------------------------------------- */
 
-static const double share = 0.02;   /* of the job's time */
+static const double share = 0.01;   /* of the job's time */
 static const double first_s = 0.05; /* what the first judgement is taken to need */
 static const double growth = 1.5;   /* what the next may need, next to the last */
 static const double again_s = 30;   /* judged again after that, where the steps are not doubled */
