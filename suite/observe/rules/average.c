@@ -222,7 +222,8 @@ void ls_rules_optimizer_average(const ls_observe_trace *trace, ls_observe_findin
             judge_early(&trace->rank[k], n, &guessed);
             judge_away(&trace->rank[k], n, &guessed);
             if (c.stale != NULL) {
-                judge_norms(c.stale, &guessed);
+                bool sure = ls_event_bool(c.stale->json, unmoved, false);
+                judge_norms(c.stale, sure ? out : &guessed);
             }
             updates += k == 0 ? c.updates : 0;
         }

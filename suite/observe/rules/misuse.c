@@ -325,7 +325,7 @@ static const struct {
      "binary_cross_entropy_with_logits is given the result of a sigmoid or softmax",
      "a sigmoid before a loss that takes the sigmoid itself",
      "give the loss the scores, and take the sigmoid for predictions only"},
-    {"crossed", true, "outputs of N x 1 are compared with N targets: each with all of them",
+    {"crossed", false, "outputs of N x 1 are compared with N targets: each with all of them",
      "outputs and targets differ in shape and are broadcast to N x N",
      "give both the same shape: outputs.squeeze(1)"},
 };

@@ -163,6 +163,24 @@ static bool is_forgotten(const mode *m)
     return never || m->again >= twice.value;
 }
 
+static const ls_tol apart =
+    LS_TOL(4, "training forwards in eval mode, which another rank makes in training mode");
+
+/* Whether another rank makes as many training forwards of that model, all of them in training
+ * mode: ranks that train one model do not run two. */
+static bool is_apart(const ls_observe_trace *trace, int model, const mode *m)
+{
+    for (int k = 0; k < trace->world && m->in_eval >= apart.value; k++) {
+        const ls_event *event = ls_job_model(&trace->rank[k], model);
+        mode other = mode_of(&trace->rank[k], model);
+        if (strcmp(ls_event_text(event, kind, ""), "ddp") == 0 && other.in_eval == 0 &&
+            other.forwards == m->forwards) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* True: it is sure. */
 static bool judge_mode(const ls_observe_trace *trace, int rank, int model, int *forwards,
                        ls_observe_finding *out)
@@ -181,7 +199,7 @@ static bool judge_mode(const ls_observe_trace *trace, int rank, int model, int *
             "call model.train() after the validation, before the next training step",
             "rank %d, from step %lld on: %s is trained in eval mode (%d of %d training forwards)",
             rank, m.step, name, m.in_eval, m.forwards);
-        return is_forgotten(&m);
+        return is_forgotten(&m) || is_apart(trace, model, &m);
     } else if (m.unmeasured != NULL) {
         const char *at = ls_calls_text(m.unmeasured, unmeasured_at);
         bool meant = ls_event_bool(m.unmeasured->json, unmeasured_by_model, false);

@@ -90,6 +90,8 @@ typedef struct cover {
     int covered;
     ls_job_names lost, moved, idle, doubled, other_model; /* moved: by the script itself */
     int second; /* of the two optimizers that hold those doubled */
+    int torn;   /* of those lost: others of the same module are covered */
+    int64_t lost_elements, covered_elements;
 } cover;
 
 /* By an optimizer of any rank: parameters may be dealt to the ranks. */
@@ -103,6 +105,29 @@ static bool is_held(const ls_observe_trace *trace, const char *name)
     return held;
 }
 
+/* Whether an optimizer holds another parameter of the same module. */
+static bool is_torn(const ls_observe_trace *trace, const char *name)
+{
+    const ls_observe_rank *rank = &trace->rank[0];
+    const char *dot = strrchr(name, '.');
+    size_t length = dot == NULL ? 0 : (size_t)(dot - name) + 1;
+    for (int i = 0; i < rank->tensor_count && length > 0; i++) {
+        const char *other = rank->tensor[i].name;
+        if (rank->tensor[i].trainable && strncmp(other, name, length) == 0 &&
+            strchr(other + length, '.') == NULL && is_held(trace, other)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void add_lost(const ls_observe_trace *trace, const ls_observe_tensor *tensor, cover *c)
+{
+    ls_job_add_name(&c->lost, tensor->name);
+    c->lost_elements += tensor->elements;
+    c->torn += is_torn(trace, tensor->name);
+}
+
 static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     cover c = {0};
@@ -114,6 +139,7 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
         }
         if (is_held(trace, tensor->name)) {
             c.covered++;
+            c.covered_elements += tensor->elements;
             if (is_stepped_by_two(rank, tensor->name, &c.second)) {
                 ls_job_add_name(&c.doubled, tensor->name);
             }
@@ -124,11 +150,10 @@ static cover cover_of(const ls_observe_trace *trace, ls_observe_finding *out)
             if (trained) {
                 ls_job_add_name(&c.other_model, tensor->name);
             }
+        } else if (!trained || moves(trace, tensor->name, out)) {
+            ls_job_add_name(trained ? &c.moved : &c.idle, tensor->name);
         } else {
-            ls_job_add_name(!trained                          ? &c.idle
-                            : moves(trace, tensor->name, out) ? &c.moved
-                                                              : &c.lost,
-                            tensor->name);
+            add_lost(trace, tensor, &c);
         }
     }
     return c;
@@ -192,7 +217,32 @@ static bool report_hidden(const ls_observe_rank *rank, ls_observe_finding *out)
     return true;
 }
 
-static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
+/* Whether what its optimizers hold beside the models' never has a gradient: nothing runs it. */
+static bool is_foreign_bare(const ls_observe_rank *rank)
+{
+    int looks = 0;
+    ls_trace_each_call_of(walk, rank) {
+        int bare = ls_event_int(walk.call->json, bare_foreign, -1);
+        const ls_event *event = ls_job_optimizer(rank, walk.call->optimizer), *group, *param;
+        if (walk.call->kind != LS_CALL_OPTIMIZER_STEP || bare < 0) {
+            continue;
+        }
+        ls_event_each(group, ls_event_list(event, groups)) {
+            ls_event_each(param, ls_event_list(group, params)) {
+                bare -= ls_event_is_text(param) && strcmp(param->text, "?") == 0;
+            }
+        }
+        if (bare != 0) {
+            return false;
+        }
+        looks++;
+    }
+    return looks > 1;
+}
+
+/* True: it is sure, as the optimizer holds what nothing runs in their place, or the larger part of
+ * the same modules. */
+static bool report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
 {
     const char *at =
         ls_event_text(ls_event_at(ls_trace_events(&trace->rank[0], optimizer), 0), at, "");
@@ -244,6 +294,9 @@ static void report_cover(const ls_observe_trace *trace, cover *c, ls_observe_fin
     ls_verdict_pass(&out->verdict, c->covered,
                     "%d trainable parameters, each in a group of an optimizer%s", c->covered,
                     foreign > 0 ? "; some of its parameters are of no model" : "");
+    return c->lost.count > 0 &&
+           ((foreign > 0 && is_foreign_bare(&trace->rank[0])) ||
+            (c->torn == c->lost.count && c->lost_elements < c->covered_elements));
 }
 
 void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -258,12 +311,17 @@ void ls_rules_optimizer_covered(const ls_observe_trace *trace, ls_observe_findin
         ls_finding_missing(trace, "no optimizer with its groups, or no model, is reported", out);
         return;
     }
-    if (report_hidden(&trace->rank[0], out) || report_idle(trace, out)) {
+    ls_observe_finding guessed = {0}, one = {0};
+    cover c = cover_of(trace, &one);
+    if (report_hidden(&trace->rank[0], &guessed) || report_idle(trace, &guessed)) {
+        ls_finding_guess(out, &guessed);
+        ls_verdict_pass(&out->verdict, c.covered, "%d parameters are in groups of optimizers",
+                        c.covered);
         return;
     }
     ls_misuse_judge(trace, "optimizer.covered", out);
-    cover c = cover_of(trace, out);
-    report_cover(trace, &c, out);
+    bool sure = report_cover(trace, &c, &one) && trace->rank[0].step_count >= idle_steps.value;
+    (sure || one.verdict.code == LS_PASS ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* ---- rates ----------------------------------------------------------------------------------- */
@@ -373,8 +431,25 @@ static void blame_schedule(const ls_observe_rank *rank, const follow *f, ls_obse
                        "make the schedule with the optimizer that steps, after it is final");
 }
 
-/* With several optimizers it is not known whose rate a schedule gives. */
-static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *out, follow *f)
+/* Whether an optimizer that never steps, as the schedule's, has the parameters that others step. */
+static bool is_twin_idle(const ls_observe_rank *rank)
+{
+    const ls_event *event, *name;
+    ls_event_each(event, ls_trace_events(rank, idle)) {
+        int held = 0, of = 0, optimizer, index;
+        ls_event_each(name, ls_event_member(event, params)) {
+            held += ls_job_group(rank, name->text, -1, &optimizer, &index) != NULL;
+            of++;
+        }
+        if (of > 0 && held == of) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* With several optimizers it is not known whose rate a schedule gives. True: it is sure. */
+static bool compare_schedule(const ls_observe_rank *rank, ls_observe_finding *out, follow *f)
 {
     *f = (follow){.given_first = NAN, .used_first = NAN};
     for (int i = 0; i < rank->step_count; i++) {
@@ -386,7 +461,9 @@ static void compare_schedule(const ls_observe_rank *rank, ls_observe_finding *ou
                         "of %d steps: it stays at %g",
                         f->missed, f->checked, f->used_first);
         blame_schedule(rank, f, out);
+        return f->last->optimizer < 0 && is_twin_idle(rank);
     }
+    return false;
 }
 
 /* A schedule against the steps since its own optimizer's last one. */
@@ -550,6 +627,7 @@ static void judge_idle_end(const ls_observe_rank *rank, ls_observe_finding *out)
 void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *out)
 {
     ls_observe_finding one[2] = {0};
+    bool sure = false;
     int64_t compared = 0;
     follow f = {0};
     const char *apart = ls_job_apart(trace);
@@ -562,12 +640,12 @@ void ls_rules_optimizer_rate(const ls_observe_trace *trace, ls_observe_finding *
         judge_idle_end(&trace->rank[0], &one[0]);
     }
     if (trace->world > 0 && ls_event_count(ls_trace_events(&trace->rank[0], optimizer)) == 1) {
-        compare_schedule(&trace->rank[0], &one[1], &f);
+        sure = compare_schedule(&trace->rank[0], &one[1], &f) && !ls_job_is_left_alone(trace);
     } else if (trace->world > 0) {
         judge_idle_optimizer(&trace->rank[0], &one[1]);
     }
     for (int i = 0; i < 2 && trace->world > 0; i++) {
-        ls_finding_guess(out, &one[i]);
+        (sure && i == 1 ? ls_calls_keep_worst : ls_finding_guess)(out, &one[i]);
     }
     if (compared == 0 && f.checked == 0) {
         if (trace->world == 1 && trace->rank[0].step_count > 0) {

@@ -687,14 +687,15 @@ static const ls_event *written(const ls_observe_rank *rank, const char *name)
 }
 
 /* A job that takes up an optimizer's state, or the file that it writes, and begins with the first
- * epoch all the same. */
-static void judge_epoch(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+ * epoch all the same. True: it is sure, as it does both, and writes a lower number. */
+static bool look_at_epoch(const ls_observe_trace *trace, int k, ls_observe_finding *out)
 {
     const ls_observe_rank *rank = &trace->rank[k];
     const ls_event *load = loaded(rank, "epoch"), *number, *data = ls_pass_trained(rank, 0);
     bool distributed = strcmp(ls_event_text(data, sampler, ""), "DistributedSampler") == 0;
-    if (load == NULL || !(restored(rank, "optimizer") != NULL || writes_again(rank, load))) {
-        return;
+    bool with_state = restored(rank, "optimizer") != NULL;
+    if (load == NULL || !(with_state || writes_again(rank, load))) {
+        return false;
     }
     ls_event_each(number, ls_event_object(load, numbers)) {
         if (!counts_epochs(number) || number->number < 1) {
@@ -719,7 +720,21 @@ static void judge_epoch(const ls_observe_trace *trace, int k, ls_observe_finding
             "rank %d: the job goes on from %.100s with %.30s %g, and %s", k,
             ls_event_text(load, path, ""), ls_event_key(number), number->number,
             anew ? file : "its sampler draws the order of epoch 0");
-        return;
+        return anew && with_state && writes_again(rank, load);
+    }
+    return false;
+}
+
+static void judge_epoch(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    look_at_epoch(trace, k, out);
+}
+
+static void judge_epoch_again(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    ls_observe_finding one = {0};
+    if (look_at_epoch(trace, k, &one)) {
+        *out = one;
     }
 }
 
@@ -745,8 +760,8 @@ static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
         judge_rank *judge;
         bool guesses;
     } judges[] = {{judge_taken, false},  {judge_moments, false}, {judge_model, true},
-                  {judge_scaler, false}, {judge_schedule, true}, {judge_epoch, true},
-                  {judge_rate, true}};
+                  {judge_scaler, false}, {judge_schedule, true}, {judge_epoch_again, false},
+                  {judge_epoch, true},   {judge_rate, true}};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
         for (size_t i = 0; i < sizeof judges / sizeof *judges; i++) {

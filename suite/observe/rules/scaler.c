@@ -326,8 +326,8 @@ void ls_rules_scaler_trace(const ls_observe_trace *trace, ls_observe_finding *ou
     }
     if (trace->attached) {
         ls_observe_finding one = {0};
-        ls_scaler_lost_scale(trace, &one);
-        ls_finding_guess(out, &one);
+        bool sure = ls_scaler_lost_scale(trace, &one);
+        (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
         judge_calls(trace, &sum, out);
     } else {
         judge_steps(trace, &sum, out);

@@ -203,15 +203,15 @@ static void judge_overwritten(const course *c, ls_observe_finding *out)
     }
 }
 
-/* A rate that is set where no step reads it. */
-static void judge_unread(const ls_observe_rank *rank, const course *c, int optimizer,
+/* A rate that is set where no step reads it. True: it is sure, as of torch's own optimizers. */
+static bool judge_unread(const ls_observe_rank *rank, const course *c, int optimizer,
                          ls_observe_finding *out)
 {
     const ls_call *first = NULL;
     int count = 0;
     for (int g = 0; g < c->count; g++) {
         if (c->group[g].moves) {
-            return;
+            return false;
         }
     }
     ls_trace_each_call_of(walk, rank) {
@@ -223,7 +223,7 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
         }
     }
     if (count < 2) {
-        return;
+        return false;
     }
     bool defaults = strcmp(ls_calls_text(first, unread), "defaults") == 0;
     ls_finding_set(out, LS_FAIL, c->set_at[0] != '\0' ? c->set_at : first->at,
@@ -232,6 +232,8 @@ static void judge_unread(const ls_observe_rank *rank, const course *c, int optim
                    "%s is changed, and the rate stays at %g in all %d steps",
                    defaults ? "optimizer.defaults['lr']" : "an attribute lr of the optimizer",
                    c->group[0].first, c->steps);
+    const char *class = ls_event_text(ls_job_optimizer(rank, optimizer), class, "");
+    return defaults && strncmp(class, "torch.optim.", sizeof "torch.optim." - 1) == 0;
 }
 
 /* ---- decay ----------------------------------------------------------------------------------- */
@@ -525,13 +527,13 @@ static void judge_optimizer(const ls_observe_rank *rank, const ls_event *optimiz
     course c = course_of(rank, optimizer);
     judge_words(optimizer, &one[0]);
     judge_decay(rank, optimizer, &one[1]);
-    judge_unread(rank, &c, number, &one[2]);
+    bool sure = judge_unread(rank, &c, number, &one[2]);
     if (!was_restored(rank, number)) { /* rates of the file */
         judge_reach(rank, &c, &one[3]);
         judge_overwritten(&c, &one[4]);
     }
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
-        ls_calls_keep_worst(out, &one[i]);
+        (sure && i == 2 ? ls_calls_keep_worst : ls_finding_guess)(out, &one[i]);
     }
 }
 
@@ -554,6 +556,6 @@ void ls_rules_optimizer_settings(const ls_observe_trace *trace, ls_observe_findi
     }
     ls_observe_finding one = {0};
     judge_rebuilt(trace, rank, &one);
-    ls_calls_keep_worst(out, &one);
+    ls_finding_guess(out, &one);
     ls_verdict_pass(&out->verdict, groups, "%d parameter groups of %d optimizers", groups, count);
 }

@@ -416,7 +416,39 @@ static bool is_first(const ls_observe_trace *trace, int rank, const ls_event *va
     return true;
 }
 
-static void judge_place(const ls_observe_trace *trace, const ls_event *validation,
+static ls_contents gather_rank(const ls_observe_rank *rank, const ls_event *validation)
+{
+    ls_contents all = {0};
+    const ls_event *data;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (validation == NULL ? ls_pass_is_trained(data)
+                               : !ls_pass_is_trained(data) && are_same_place(data, validation)) {
+            ls_pass_contents_add(&all, data);
+        }
+    }
+    return all;
+}
+
+/* Whether each rank holds back samples of its own: it trains on none of them, and other ranks of
+ * the same model do. */
+static bool is_split_by_rank(const ls_observe_trace *trace, const ls_event *validation)
+{
+    int own = 0, others = 0;
+    for (int k = 0; k < trace->world; k++) {
+        ls_contents held = gather_rank(&trace->rank[k], validation);
+        for (int j = 0; j < trace->world; j++) {
+            ls_contents training = gather_rank(&trace->rank[j], NULL);
+            int of, common = ls_pass_contents_common(&held, &training, &of);
+            *(j == k ? &own : &others) += common;
+            ls_pass_contents_free(&training);
+        }
+        ls_pass_contents_free(&held);
+    }
+    return own == 0 && others >= few.value && ls_trace_is_ddp(trace);
+}
+
+/* True: it is sure. */
+static bool judge_place(const ls_observe_trace *trace, const ls_event *validation,
                         const ls_contents *training, int *compared, ls_observe_finding *out)
 {
     const char *at = ls_event_text(validation, at, "");
@@ -424,11 +456,11 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
     int of, common = ls_pass_contents_common(&held, training, &of);
     ls_pass_contents_free(&held);
     if (of < few.value) {
-        return;
+        return false;
     }
     *compared += of;
     if (common <= duplicates.value * of) {
-        return;
+        return false;
     }
     if (common >= almost_all.value * of || same_length(trace, validation) || !drew_all(trace) ||
         ls_event_count(ls_trace_events(&trace->rank[0], model)) > 1) {
@@ -436,7 +468,7 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
                        "%d of %d samples of the validation at %s are trained on: fine for a "
                        "training score, or where each model has a split of its own",
                        common, of, at);
-        return;
+        return false;
     }
     ls_finding_set(out, LS_FAIL, ls_job_data_place(validation, cut_at),
                    "training and validation are split differently on each rank or after a resume: "
@@ -445,6 +477,7 @@ static void judge_place(const ls_observe_trace *trace, const ls_event *validatio
                    "generator=torch.Generator().manual_seed(0)), and sort lists of files",
                    "%d of %d samples of the validation are trained on, by this or another rank",
                    common, of);
+    return is_split_by_rank(trace, validation);
 }
 
 void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *out)
@@ -456,8 +489,8 @@ void ls_rules_data_held_out(const ls_observe_trace *trace, ls_observe_finding *o
         ls_event_each(data, ls_trace_events(&trace->rank[k], data)) {
             if (!ls_pass_is_trained(data) && !is_look(trace, data) && is_first(trace, k, data)) {
                 ls_observe_finding one = {0};
-                judge_place(trace, data, &training, &compared, &one);
-                ls_calls_keep_worst(out, &one);
+                bool sure = judge_place(trace, data, &training, &compared, &one);
+                (sure ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
                 passes++;
             }
         }

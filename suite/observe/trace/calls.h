@@ -106,8 +106,8 @@ void ls_calls_keep_worst(ls_observe_finding *out, const ls_observe_finding *one)
 
 /* Fails where an optimizer is stepped by one scaler after another that were built on one line: the
  * scale and the count of clean steps are lost each time. Scalers that step an optimizer in turn are
- * not that, nor is one whose state was loaded. */
-void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out);
+ * not that, nor is one whose state was loaded. True: each was for one step, which is sure. */
+bool ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out);
 /* Names jobs that lose many of their steps to the loss scale; adds to a finding that is no FAIL
  * yet.
  */

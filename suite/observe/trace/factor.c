@@ -449,8 +449,9 @@ static void judge_inverse(const ls_factor *f, ls_observe_finding *out)
                    "the gradients are averaged: they are 1/%d of those of the mean",
                    (long long)f->step, whole ? "the" : "parts of the", f->world,
                    whole ? f->terms : f->part_terms, f->world);
-    /* another weight may hold the number of ranks */
-    (whole || is_equal(f->part_weight, 1) ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
+    /* a whole weight that is no multiple of the ranks does not hold their number, others may */
+    bool plain = is_equal(f->part_weight, round(f->part_weight));
+    (whole || plain ? ls_calls_keep_worst : ls_finding_guess)(out, &one);
 }
 
 /* The loss multiplied by the number of ranks, though no rank's loss is made of others' values. */

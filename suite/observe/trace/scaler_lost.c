@@ -55,8 +55,35 @@ static int follow(const ls_observe_rank *rank, int changes[LS_CALLS_OPTIMIZERS])
     return scaler;
 }
 
-void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out)
+/* Attempts to step by an enabled scaler; 2 where there are more. */
+static int attempts_by(const ls_observe_rank *rank, int scaler)
 {
+    int attempts = 0;
+    ls_trace_each_call_of(walk, rank) {
+        bool own = walk.call->kind == LS_CALL_SCALER_STEP && walk.call->scaler == scaler;
+        attempts += own ? walk.call->times : 0;
+    }
+    return ls_event_bool(scaler_event(rank, scaler), enabled, false) && attempts < 2 ? attempts : 2;
+}
+
+static const ls_tol each_step =
+    LS_TOL(8, "scalers: of so many in turn, each for one step, none is for a part of the training");
+
+/* Whether each of the scalers that took over from one another stepped once: their scale is the
+ * first one for ever, and no growth or backoff has any effect. */
+static bool is_each_step(const ls_observe_rank *rank, int last, int changes)
+{
+    for (int scaler = last - changes; scaler <= last; scaler++) {
+        if (changes < each_step.value || attempts_by(rank, scaler) > 1) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out)
+{
+    bool sure = false;
     for (int k = 0; k < trace->world; k++) {
         const ls_observe_rank *rank = &trace->rank[k];
         int changes[LS_CALLS_OPTIMIZERS] = {0};
@@ -72,8 +99,10 @@ void ls_scaler_lost_scale(const ls_observe_trace *trace, ls_observe_finding *out
                            "rank %d: optimizer %d is stepped by %d scalers in turn, each built on "
                            "the same line: the scale begins anew each time",
                            k, o, changes[o] + 1);
+            sure = is_each_step(rank, scaler, changes[o]);
         }
     }
+    return sure;
 }
 
 /* ---- steps that are skipped ------------------------------------------------------------------ */

@@ -50,8 +50,10 @@ typedef struct span {
     bool whole;         /* the job ended with a pass, or nothing says where it did */
     bool goes_on;       /* in a later job */
     int world;
-    double highest; /* rate that it gave to the first group */
-    bool rising;    /* at the end, from the start on */
+    double highest;  /* rate that it gave to the first group */
+    bool rising;     /* at the end, from the start on */
+    bool rose, fell; /* behind a call */
+    double stepped;  /* the highest rate that a step took */
     int optimizer;
 } span;
 
@@ -70,6 +72,8 @@ static void add_call(span *s, const ls_call *call, double *last)
     s->reached = fabs(epoch) < INT_MAX ? (int)epoch : s->calls;
     s->optimizer = call->optimizer;
     s->rising = s->rising && (isnan(*last) || rate > *last);
+    s->rose = s->rose || rate > *last;
+    s->fell = s->fell || rate < *last;
     s->highest = isnan(s->highest) || rate > s->highest ? rate : s->highest;
     *last = rate;
 }
@@ -91,6 +95,7 @@ static void add_steps(const ls_observe_rank *rank, int schedule, span *s)
     ls_trace_each_call_of(walk, rank) { /* whose optimizer it is, its calls say */
         if (ls_calls_is_attempt(walk.call) && walk.call->optimizer == s->optimizer) {
             s->steps += walk.call->times;
+            s->stepped = fmax(s->stepped, rate_of(walk.call));
         }
     }
 }
@@ -106,6 +111,7 @@ static span span_of(const ls_observe_trace *trace, const ls_event *event)
               .goes_on = trace->goes_on,
               .world = trace->world,
               .highest = NAN,
+              .stepped = NAN,
               .rising = true,
               .optimizer = -1};
     const ls_event *data;
@@ -176,7 +182,22 @@ static const char *too_short(const span *s)
     return NULL;
 }
 
-static void judge_length(const span *s, const char *at, ls_observe_finding *out)
+static const ls_tol waves =
+    LS_TOL(8, "times: a rate that goes up and down as often, with each batch, is no schedule");
+
+/* Whether another meaning of the length is out of the question: the numbers are equal. */
+static bool is_exact(const span *s, bool beyond)
+{
+    bool ends = s->whole && !s->stops && !s->goes_on && s->passes > 1;
+    if (beyond) {
+        return ends && strcmp(s->class, "CosineAnnealingLR") == 0 && s->length == s->passes &&
+               s->calls == s->steps && s->calls >= waves.value * s->length;
+    }
+    return ends && s->length == s->steps && s->calls == s->passes;
+}
+
+/* True: it is sure. */
+static bool judge_length(const span *s, const char *at, ls_observe_finding *out)
 {
     bool beyond = s->reached > s->length + most_room.value * s->length + 1;
     const char *why = !s->whole ? NULL : beyond ? too_short(s) : s->goes_on ? NULL : too_long(s);
@@ -184,7 +205,7 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
      * batches a step makes it for all batches. */
     bool for_each_rank = is_stepped_for_each_rank(s);
     if (s->length < 1 || s->steps < few_steps.value) {
-        return;
+        return false;
     }
     if (abs(s->length - s->steps) <= most_room.value * s->steps &&
         s->calls < half.value * s->length) {
@@ -195,6 +216,7 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
                        "\"step\"), or make it for as many calls as there are epochs",
                        "a %s of %d steps was stepped %d times, its optimizer %d times", s->class,
                        s->length, s->calls, s->steps);
+        return is_exact(s, beyond);
     } else if (why != NULL) {
         /* where nothing shows that the job ended as it was meant to, it may have ended early */
         bool unsure = !beyond && (for_each_rank || s->stops || s->passes == 0);
@@ -211,6 +233,7 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
         ls_finding_blame(out, at,
                          "make it for as many calls of step() as the job makes: steps of the "
                          "optimizer on one rank, or epochs");
+        return beyond && is_exact(s, beyond);
     } else if (beyond && strcmp(s->class, "CosineAnnealingLR") == 0) {
         ls_finding_set(out, LS_WEAK, at, NULL,
                        "if it is not meant: T_max counts calls of step(), one a batch or one an "
@@ -219,22 +242,30 @@ static void judge_length(const span *s, const char *at, ls_observe_finding *out)
                        "again",
                        s->length, s->calls);
     }
+    return false;
 }
 
 static const ls_tol as_rate = LS_TOL(
     0.5, "of the rate itself: where a decay begins before the warm-up ends, the highest factor "
          "is less than 1, and what should be a factor less than the rate");
 
+static const ls_tol small_factor =
+    LS_TOL(0.05, "of the optimizer's rate, at the highest: no schedule that rises and falls stays "
+                 "as low, and as near to the square");
+static const ls_tol as_base = LS_TOL(
+    1e-6, "of the rate: the highest factor of a warm-up's end, and of a decay's begin, is 1");
+
 /* LambdaLR multiplies the rate by what its function returns: one that returns rates squares them.
- */
-static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
+ * True: it is sure, as the highest factor, with lower ones before it and after it, is the rate, or
+ * as small. */
+static bool judge_lambda(const span *s, const char *at, ls_observe_finding *out)
 {
-    double factor = s->highest / s->base;
+    double highest = fmax(s->highest, s->stepped), factor = highest / s->base;
     bool goes_on = s->reached > s->calls + 1; /* of a job that was resumed late */
     if (strcmp(s->class, "LambdaLR") != 0 || s->calls < 2 || s->rising || goes_on ||
         !(s->base > 0 && s->base < 0.5) || factor < as_rate.value * s->base ||
         factor > (1 + short_of.value) * s->base) {
-        return;
+        return false;
     }
     ls_finding_set(out, LS_FAIL, at,
                    "its function returns a rate, and LambdaLR multiplies the optimizer's rate by "
@@ -242,7 +273,9 @@ static void judge_lambda(const span *s, const char *at, ls_observe_finding *out)
                    "return a factor (1 at the highest rate), or set lr=1.0",
                    "the highest rate that a LambdaLR gives is %.4g, %.4g times the optimizer's: as "
                    "the square of that, %.4g, is",
-                   s->highest, factor, s->base);
+                   highest, factor, s->base);
+    return s->rose && s->fell &&
+           (fabs(factor / s->base - 1) <= as_base.value || factor <= small_factor.value);
 }
 
 /* A warm-up that the job ends in. */
@@ -315,12 +348,11 @@ void ls_spans_judge(const ls_observe_trace *trace, ls_observe_finding *out)
         if (s.calls == 0 || ls_spans_held(rank, event) || is_replaced(event)) {
             continue;
         }
-        judge_length(&s, at, &one[0]);
-        judge_lambda(&s, at, &one[1]);
+        bool sure[4] = {judge_length(&s, at, &one[0]), judge_lambda(&s, at, &one[1])};
         judge_warm_up(&s, at, &one[2]);
         judge_sequence(rank, event, &s, &one[3]);
         for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
-            ls_finding_guess(out, &one[i]);
+            (sure[i] ? ls_calls_keep_worst : ls_finding_guess)(out, &one[i]);
         }
     }
 }

@@ -64,6 +64,7 @@ typedef enum fake_fault {
     FAULT_TERMS_MASKED,   /* the same of half of the terms, whose number the script summed */
     FAULT_TERMS_PARTS,    /* a part of the loss is such a sum */
     FAULT_PARTS_WEIGHED,  /* and it has a weight */
+    FAULT_PARTS_HALVED,   /* which is no whole number */
     FAULT_PARTS_OF_RANKS, /* right: the same times the ranks */
     FAULT_TERMS_UNTOLD,   /* masked terms, and nothing tells of that sum */
     FAULT_TERMS_COUNTED,  /* means over unequal numbers, which the script summed */
@@ -818,7 +819,8 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     times = fake_is(s, FAULT_MICRO_RANKS) || fake_is(s, FAULT_MICRO_TIMES) ? world : times;
     times *= fake_is(s, FAULT_MICRO_TWICE) ? 1 / micro : 1;
     bool told = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_PARTS) ||
-                fake_is(s, FAULT_PARTS_OF_RANKS) || fake_is(s, FAULT_PARTS_WEIGHED);
+                fake_is(s, FAULT_PARTS_OF_RANKS) || fake_is(s, FAULT_PARTS_WEIGHED) ||
+                fake_is(s, FAULT_PARTS_HALVED);
     bool masked = fake_is(s, FAULT_TERMS_MASKED) || fake_is(s, FAULT_TERMS_UNTOLD);
     bool sum = fake_is(s, FAULT_TERMS_SUM) || fake_is(s, FAULT_TERMS_INVERSE) || masked;
     int terms = (step + 1) * (fake_is(s, FAULT_TERMS_EQUAL) ? 2 : rank + 1) * (masked ? 2 : 1);
@@ -835,6 +837,7 @@ static inline void fake_write_loss(const fake_state *s, int step, int rank, FILE
     if (told && !masked) {
         double factor = fake_is(s, FAULT_PARTS_OF_RANKS)  ? 2 * world
                         : fake_is(s, FAULT_PARTS_WEIGHED) ? 5
+                        : fake_is(s, FAULT_PARTS_HALVED)  ? 2.5
                                                           : 1;
         fprintf(f, ",\"loss_parts\":[[%.17g,%g,%d]]", factor / all, all, 2 * terms);
     }

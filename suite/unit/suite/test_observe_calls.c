@@ -173,6 +173,10 @@ ROWS_TEST(gradients_show_the_arithmetic, shown)
 #define PREDICTS(optimizer) \
     "2x (E F{\"training\":false} F{\"model\":1} b O{\"optimizer\":" optimizer "} Z)"
 
+#define EVAL_ON_ONE(times)                                                          \
+    "0: F S B K P Z; 1: F S B K P E F{\"grad\":false,\"training\":false} Z; " times \
+    "x (0: F S B K P Z; 1: F{\"training\":false} S B K P Z)"
+
 static const calls_row modes[] = {
     {SECOND "2x F S B K P Z; " PREDICTS("1"), "mode.training", NO_HINT, ""},
     {SECOND "2x F S B K P Z; " PREDICTS("0"), "mode.training", CALLS_HINT, "2 of 4"},
@@ -190,6 +194,12 @@ static const calls_row modes[] = {
      LS_WEAK, "(3 of 3 training forwards)"},
     {"0: F S B K P Z; 1: E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z",
      "mode.training", CALLS_HINT, "rank 1, from step 1 on: Net is trained in eval mode (1 of 1"},
+    /* on one rank alone, in as many forwards */
+    {EVAL_ON_ONE("4"), "mode.training", LS_FAIL,
+     "rank 1, from step 2 on: Net is trained in eval mode (4 of 5"},
+    {EVAL_ON_ONE("3"), "mode.training", CALLS_HINT, "(3 of 4"},
+    {EVAL_ON_ONE("4") "; 0: F S B K P Z; 1: F S B K P Z F S B", "mode.training", CALLS_HINT,
+     "(4 of 7"},
     {"2x E F{\"grad\":false,\"training\":false} F{\"training\":false} S B K P Z; 2x "
      "F{\"training\":false} S B K P Z",
      "mode.training", CALLS_HINT, "train.py:40"},

@@ -320,6 +320,11 @@ static void write_samples(const calls_job *job, int step, double local, double s
 #define NEVER(more)                                                                          \
     "!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[\"fc.weight\"" more \
     "]}]};{\"event\":\"idle\",\"at\":\"train.py:8\",\"params\":[\"fc.bias\"],\"steps\":8};"
+#define HOLDS(params) \
+    "!;{\"event\":\"optimizer\",\"optimizer\":0,\"groups\":[{\"params\":[" params "]}]};"
+#define REPLACED(first, second)    \
+    HOLDS("\"head.weight\",\"?\"") \
+    "F b O{\"bare_foreign\":" first "} Z;" DETAIL "F b O{\"bare_foreign\":" second "} Z;"
 #define COVERED(members) \
     "!" members "\"params\":[[\"fc.weight\",8,\"f32\",true],[\"fc.bias\",2,\"f32\",true]],;"
 #define OTHER "O{\"optimizer\":1} Z{\"optimizer\":1}"
@@ -445,11 +450,11 @@ static const struct {
      2,
      {2}},
     /* an optimizer that never steps: its parameter gets gradients, or is stepped by another one */
-    {{NEVER("") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered", LS_FAIL,
+    {{NEVER("") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered", CALLS_HINT,
       "never asked to step in 12 steps of others, and 1 of its parameters get gradients: fc.bias"},
      2,
      {2}},
-    {{NEVER("") "F b O Z;" DETAIL "F b O Z; 9x F b O Z", "optimizer.covered", LS_FAIL,
+    {{NEVER("") "F b O Z;" DETAIL "F b O Z; 9x F b O Z", "optimizer.covered", CALLS_HINT,
       "1 trainable parameters get gradients and are in no group"},
      2,
      {2}},
@@ -457,6 +462,31 @@ static const struct {
       ""},
      2,
      {2}},
+    /* one of two parameters of a module; the head that another one took the place of */
+    {{HOLDS("\"fc.weight\"") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered", LS_FAIL,
+      "1 trainable parameters get gradients and are in no group of an optimizer: fc.bias | these "
+      "were not given to the optimizer"},
+     2,
+     {2}},
+    {{HOLDS("\"fc.weight\"") "F b O Z;" DETAIL "F b O Z; 9x F b O Z", "optimizer.covered",
+      CALLS_HINT, ""},
+     2,
+     {2}},
+    {{HOLDS("\"head.weight\"") "F b O Z;" DETAIL "F b O Z; 10x F b O Z", "optimizer.covered",
+      CALLS_HINT, "these were not given"},
+     2,
+     {2}},
+    {{REPLACED("1", "1") "10x F b O Z", "optimizer.covered", LS_FAIL,
+      "in no group of an optimizer: fc.bias; its groups hold others, of no model | the optimizer "
+      "was "
+      "made before these parameters were replaced"},
+     2,
+     {2}},
+    {{REPLACED("0", "1") "10x F b O Z", "optimizer.covered", CALLS_HINT, "were replaced"}, 2, {2}},
+    {{REPLACED("1", "null") "10x F b O Z", "optimizer.covered", CALLS_HINT, "were replaced"},
+     2,
+     {2}},
+    {{REPLACED("1", "1") "9x F b O Z", "optimizer.covered", CALLS_HINT, "were replaced"}, 2, {2}},
     /* a gradient of the script's own making, as of samples that it clips one by one, is not the
      * last batch's; and the mean of a step is that of the passes since its gradients were cleared
      */

@@ -171,6 +171,11 @@ CALLS_TEST(what_may_be_meant_is_a_hint, guessed)
     "{\"call\":\"zero_grad\",\"at\":\"train.py:19\",\"discards\":1,\"finite\":" finite "},"   \
     "{\"call\":\"" call "\",\"scaler\":0},{\"call\":\"backward\",\"loss\":1,\"scaled\":0}]}"
 #define EACH "2x Z F S B K P; 2x Z F S{\"scaler\":1} B{\"scaled\":1} K{\"scaler\":1} p"
+#define OF(n) SCALER(n, "64", "2000", "6")
+#define NINE OF("1") OF("2") OF("3") OF("4") OF("5") OF("6") OF("7") OF("8")
+#define BY(n) "; Z F S{\"scaler\":" n "} B{\"scaled\":" n "} K{\"scaler\":" n "} p"
+#define SEVEN BY("1") BY("2") BY("3") BY("4") BY("5") BY("6") BY("7")
+#define EIGHT SEVEN BY("8")
 #define BOTH "3x Z Z{\"optimizer\":1} F S B "
 /* Gradients that the script reduces itself, without a wrapper. */
 #define HAND                                                                                       \
@@ -209,6 +214,11 @@ static const calls_row others[] = {
     {SCALER("1", "64", "2000", "6") RESTORED("\"what\":\"scaler\",\"which\":1,\"step\":2") ";" EACH,
      "scaler.trace", NO_HINT, ""},
     {SCALER("1", "64", "2000", "6") EACH "; 2x Z F S B K P", "scaler.trace", NO_HINT, ""},
+    /* one for each step; one of them for two, and too few of them */
+    {NINE "Z F S B K P" EIGHT, "scaler.trace", LS_FAIL,
+     "is stepped by 9 scalers in turn .. train.py:6"},
+    {NINE "2x Z F S B K P" EIGHT, "scaler.trace", CALLS_HINT, "by 9 scalers in turn"},
+    {NINE "Z F S B K P" SEVEN, "scaler.trace", CALLS_HINT, "by 8 scalers in turn"},
     {SCALER("1", "64", "2000", "60") EACH, "scaler.trace", NO_HINT, ""},
     {"2x F S B K P Z;" MOVED("\"state\":\"2\",") "F S B k P Z", "scaler.skip", LS_FAIL,
      "step 3 was skipped, but parameters changed"},

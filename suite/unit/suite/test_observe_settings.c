@@ -31,16 +31,17 @@
 
 /* The rates of the groups in each of four steps. */
 static const calls_row rates[] = {
-    {ALIKE ";" FALLING("0.1"), "optimizer.settings", LS_FAIL, ONE_STAYS " .. | train.py:24 |"},
+    {ALIKE ";" FALLING("0.1"), "optimizer.settings", CALLS_HINT, ONE_STAYS " .. | train.py:24 |"},
     {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0.1,\"built_lr\":0.2") ";" FALLING("0.2"),
      "optimizer.settings", LS_WEAK, "stays at 0.2 in all 4 steps"},
     /* an optimizer without a number has no steps */
     {"!;" ADAM_NUMBERED("null", "\"built_lr\":0.1", "\"built_lr\":0.1") ";" FALLING("0.1"),
      "optimizer.settings", LS_PASS, RIGHT},
     {ALIKE ";" AT("0.1", "0.4") AT("0.1", "0.3") AT("0.1", "0.2") AT("0.1", "0.1"),
-     "optimizer.settings", LS_FAIL, "of parameter group 1 changes, that of group 0 (2 parameters)"},
+     "optimizer.settings", CALLS_HINT,
+     "of parameter group 1 changes, that of group 0 (2 parameters)"},
     {ALIKE ";" AT("0.4", "0.1") AT("0.3", "0.1") "F b O{\"lr\":[0.2,0.1],\"times\":2};",
-     "optimizer.settings", LS_FAIL, "in all 4 steps"},
+     "optimizer.settings", CALLS_HINT, "in all 4 steps"},
     {ALIKE ";" AT("0.4", "0.1") AT("0.3", "0.1") AT("0.2", "0.1"), "optimizer.settings", LS_PASS,
      RIGHT},
     {ALIKE ";" FALLING("0.3"), "optimizer.settings", LS_PASS, RIGHT}, /* set once, on purpose */
@@ -48,9 +49,9 @@ static const calls_row rates[] = {
      "optimizer.settings", LS_PASS, RIGHT},
     {ALIKE FROM_FILE("\"which\":0,") FALLING("0.1"), "optimizer.settings", LS_PASS, RIGHT},
     {ALIKE FROM_FILE("") FALLING("0.1"), "optimizer.settings", LS_PASS, RIGHT},
-    {ALIKE FROM_FILE("\"which\":1,") FALLING("0.1"), "optimizer.settings", LS_FAIL, ONE_STAYS},
+    {ALIKE FROM_FILE("\"which\":1,") FALLING("0.1"), "optimizer.settings", CALLS_HINT, ONE_STAYS},
     {ALIKE "; {\"event\":\"restore\",\"what\":\"model\",\"step\":0};" FALLING("0.1"),
-     "optimizer.settings", LS_FAIL, ONE_STAYS},
+     "optimizer.settings", CALLS_HINT, ONE_STAYS},
     /* frozen by a rate of 0, or without parameters that are trained */
     {GROUPS("\"lr\":0.1,\"built_lr\":0.1", "\"lr\":0,\"built_lr\":0") ";" FALLING("0"),
      "optimizer.settings", LS_PASS, RIGHT},
@@ -65,8 +66,8 @@ static const calls_row rates[] = {
      "optimizer.settings", LS_PASS, RIGHT},
     {GROUPS(OWN("\"fix\":0,\"a\":\"x\""), OWN("\"fix\":1,\"a\":\"y\"")) ";" FALLING("0.1"),
      "optimizer.settings", LS_PASS, RIGHT},
-    {GROUPS(OWN("\"fix\":1"), OWN("\"fix\":1")) ";" FALLING("0.1"), "optimizer.settings", LS_FAIL,
-     ONE_STAYS},
+    {GROUPS(OWN("\"fix\":1"), OWN("\"fix\":1")) ";" FALLING("0.1"), "optimizer.settings",
+     CALLS_HINT, ONE_STAYS},
     /* names, by which a script may choose */
     {GROUPS(OWN("\"name\":\"encoder\""), OWN("\"name\":\"predictor\"")) ";" FALLING("0.1"),
      "optimizer.settings", LS_WEAK, ONE_STAYS},
@@ -75,13 +76,14 @@ static const calls_row rates[] = {
      LS_PASS, RIGHT},
     /* groups that were built apart */
     {APART ";" AT("0.4", "0.4") AT("0.3", "0.3") AT("0.2", "0.2") AT("0.1", "0.1"),
-     "optimizer.settings", LS_FAIL,
+     "optimizer.settings", CALLS_HINT,
      ONE_RATE "the script writes one rate over those of the groups | train.py:19"},
     {APART "; 3x F b O{\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.1,0.1]} L{\"optimizer\":0}",
-     "optimizer.settings", LS_FAIL, ONE_RATE "the schedule is given one rate .. | train.py:27 |"},
+     "optimizer.settings", CALLS_HINT,
+     ONE_RATE "the schedule is given one rate .. | train.py:27 |"},
     {APART "; 3x F b O{\"lr\":[0,0]}; F b O{\"lr\":[0.1,0.1]}", "optimizer.settings", LS_PASS,
      RIGHT},
-    {APART "; 2x F b O{\"lr\":[0,0]}; 2x F b O{\"lr\":[0.1,0.1]}", "optimizer.settings", LS_FAIL,
+    {APART "; 2x F b O{\"lr\":[0,0]}; 2x F b O{\"lr\":[0.1,0.1]}", "optimizer.settings", CALLS_HINT,
      ONE_RATE},
     {GROUPS("\"lr\":0.1,\"built_lr\":0", "\"lr\":0.1,\"built_lr\":0.1") "; 4x F b "
                                                                         "O{\"lr\":[0.1,0.1]}",
@@ -93,11 +95,11 @@ static const calls_row rates[] = {
      LS_FAIL,
      "optimizer.defaults['lr'] is changed, and the rate stays at 0.1 in all 3 steps | .. each "
      "parameter group has its own | train.py:19"},
-    {ALIKE ";" UNREAD("lr") UNREAD("lr") UNREAD("lr"), "optimizer.settings", LS_FAIL,
+    {ALIKE ";" UNREAD("lr") UNREAD("lr") UNREAD("lr"), "optimizer.settings", CALLS_HINT,
      "an attribute lr of the optimizer is changed, and the rate stays at 0.1 in all 3 steps"},
     {ALIKE ";" AT("0.1", "0.1") UNREAD("defaults"), "optimizer.settings", LS_PASS, RIGHT},
     {ALIKE ";" AT("0.1", "0.1") AT("0.2", "0.1") UNREAD("lr") UNREAD("lr"), "optimizer.settings",
-     LS_FAIL, ONE_STAYS},
+     CALLS_HINT, ONE_STAYS},
     {ALIKE ";F b O{\"lr\":[0.1,0.1]}; F b O{\"lr\":[0.2,0.2],\"unread\":\"lr\"}; F b "
            "O{\"lr\":[0.3,0.3],\"unread\":\"lr\"}",
      "optimizer.settings", LS_PASS, RIGHT},
@@ -131,10 +133,10 @@ static const calls_row groups[] = {
     {TWO(WITH("\"fc.weight\",\"head.weight\""), WITHOUT("\"fc.bias\"")) "; 4x F b O",
      "optimizer.settings", LS_PASS, RIGHT},
     {TWO(WITHOUT("\"fc.weight\",\"head.weight\""), WITH("\"fc.bias\"")) "; 4x F b O",
-     "optimizer.settings", LS_FAIL,
+     "optimizer.settings", CALLS_HINT,
      PARTED("1", "0", "0 and 2") "the groups are exchanged .. | train.py:7 | choose"},
     {NORMS(WITHOUT("\"fc.weight\""), WITH("\"fc.bias\",\"head.weight\"")), "optimizer.settings",
-     LS_FAIL, PARTED("2", "0", "0 and 1") "the groups are exchanged"},
+     CALLS_HINT, PARTED("2", "0", "0 and 1") "the groups are exchanged"},
     /* norms decay, biases do not, as some choose */
     {NORMS(WITHOUT("\"fc.weight\",\"fc.bias\""), WITH("\"head.weight\"")), "optimizer.settings",
      LS_PASS, RIGHT},
@@ -144,16 +146,16 @@ static const calls_row groups[] = {
      "optimizer.settings", LS_WEAK,
      "catches nothing"}, /* as a filter by norms alone does in a model without any */
     {NORMS(WITH("\"fc.weight\",\"head.weight\",\"fc.bias\""), WITHOUT("")), "optimizer.settings",
-     LS_FAIL, PARTED("2", "1", "0 and 0") "the group without decay is empty"},
+     CALLS_HINT, PARTED("2", "1", "0 and 0") "the group without decay is empty"},
     {NORMS(WITH("\"fc.weight\",\"head.weight\""), WITHOUT("")), "optimizer.settings", LS_WEAK,
      "is empty, and 1 parameters of norms decay: its filter may not know .. | train.py:7 | choose"},
     {TWO_SPARED(WITH("\"fc.weight\",\"head.weight\",\"fc.bias\""), WITHOUT(""),
                 SPARED("\"Bias\",\"bias.\"")) "; 4x F b O",
-     "optimizer.settings", LS_FAIL, "catches nothing"},
+     "optimizer.settings", CALLS_HINT, "catches nothing"},
     /* a list that was made for another model; one that knows this one's norms; none of norms */
     {NORMS(WITH("\"fc.weight\",\"head.weight\""),
            WITHOUT("\"fc.bias\"") "]" SPARED("\"bias\",\"LayerNorm.weight\"") ",\"x\":["),
-     "optimizer.settings", LS_FAIL,
+     "optimizer.settings", CALLS_HINT,
      "\"LayerNorm.weight\" is in no parameter's name, and 1 parameters of norms are in the group "
      "with decay | the list .. | train.py:5 | choose"},
     {NORMS(WITHOUT("\"fc.weight\",\"head.weight\""),
@@ -163,7 +165,7 @@ static const calls_row groups[] = {
          "{\"params\":[],\"weight_decay\":0}") "; 4x F b O",
      "optimizer.settings", LS_PASS, RIGHT}, /* a model without biases and norms */
     {TWO(WITH(""), WITHOUT("\"fc.weight\",\"head.weight\",\"fc.bias\"")) "; 4x F b O",
-     "optimizer.settings", LS_FAIL, PARTED("0", "0", "1 and 2") "the group with decay is empty"},
+     "optimizer.settings", CALLS_HINT, PARTED("0", "0", "1 and 2") "the group with decay is empty"},
     {TWO(WITH(""), WITHOUT("\"fc.bias\"")) "; 4x F b O", "optimizer.settings", LS_PASS, RIGHT},
     {TWO("{\"params\":[\"fc.weight\"]}", WITHOUT("\"head.weight\",\"fc.bias\"")) "; 4x F b O",
      "optimizer.settings", LS_PASS, RIGHT},
@@ -174,10 +176,10 @@ static const calls_row groups[] = {
               WITH("") "," WITHOUT("\"fc.weight\"")),
      "optimizer.settings", LS_WEAK, "nothing decays"},
     /* words that are no optimizer's */
-    {CALLED("weight_decay_rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
+    {CALLED("weight_decay_rate", "0.5", TORCH), "optimizer.settings", CALLS_HINT,
      "parameter group 1 has 'weight_decay_rate': 0.5, which no step reads: its weight_decay is 0.1 "
      ".. | train.py:7 | call it 'weight_decay'"},
-    {CALLED("Learning-Rate", "0.5", TORCH), "optimizer.settings", LS_FAIL,
+    {CALLED("Learning-Rate", "0.5", TORCH), "optimizer.settings", CALLS_HINT,
      "which no step reads: its lr is 0.1 .. call it 'lr'"},
     {CALLED("weightDecay", "0.1", TORCH), "optimizer.settings", LS_PASS, RIGHT},
     {CALLED("weightDecay", "\"0.5\"", TORCH), "optimizer.settings", LS_PASS, RIGHT},
@@ -211,13 +213,13 @@ CALLS_TEST(decay_is_of_some, groups)
 
 /* Two optimizers for two steps each: how the second one is built, and the passes. */
 static const calls_row rebuilt[] = {
-    {IN_TURN("", "", EACH), "optimizer.settings", LS_FAIL, TWO_BUILT},
+    {IN_TURN("", "", EACH), "optimizer.settings", CALLS_HINT, TWO_BUILT},
     {"!;" BUILT("0", "", "") ";" BUILT("1", "", "") ";" BUILT(
          "2", "", "") "; F b O; F b O"
                       "{\"optimizer\":1}; F b O{\"optimizer\":2};" PASS_OF(
                           "0", "0", "1", "1") ";" PASS_OF("0", "1", "2", "2") ";" PASS_OF("0", "2",
                                                                                           "3", "3"),
-     "optimizer.settings", LS_FAIL, "3 optimizers in turn"},
+     "optimizer.settings", CALLS_HINT, "3 optimizers in turn"},
     /* another training, by the same function; after several passes; of data that are not known */
     {IN_TURN("", "", PASS_OF("0", "0", "1", "2") ";" PASS_OF("1", "0", "3", "4")),
      "optimizer.settings", LS_WEAK, TWO_BUILT},
@@ -239,7 +241,7 @@ static const calls_row rebuilt[] = {
     {"!;" BUILT("0", "", "\"momentum\":0.9,") ";" BUILT(
          "1", "\"rule\":\"sgd\",",
          "\"momentum\":0.9,") "; 2x F b O; 2x F b O{\"optimizer\":1};" EACH,
-     "optimizer.settings", LS_FAIL, TWO_BUILT},
+     "optimizer.settings", CALLS_HINT, TWO_BUILT},
     {IN_TURN("\"at\":\"train.py:9\",", "", EACH), "optimizer.settings", LS_PASS, OF_TWO},
     {IN_TURN("\"state\":3,", "", EACH), "optimizer.settings", LS_PASS, OF_TWO},
     {IN_TURN("", "", EACH FROM_FILE("\"which\":1,")), "optimizer.settings", LS_PASS, OF_TWO},
@@ -271,6 +273,15 @@ CALLS_TEST(moments_last, rebuilt)
                        ",\"base\":" base) "; 12x F b O Z L{\"optimizer\":0,\"schedule\":0" call  \
                                           "};" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", \
                                                                                        "7", "12")
+
+/* A LambdaLR of an optimizer at 0.1: the rates of its first four steps, of the next and the last.
+ */
+#define RATED(rate) \
+    "; 4x F b O{\"lr\":[" rate "]} Z L{\"optimizer\":0,\"schedule\":0,\"lr\":[" rate "]}"
+#define FACTORS_OF(base, first, second, third)                                                \
+    ALIKE ";" SCHEDULE("LambdaLR", "\"span\":null,\"base\":" base) RATED(first) RATED(second) \
+        RATED(third) ";" PASS_OF("0", "0", "1", "6") ";" PASS_OF("0", "1", "7", "12")
+#define FACTORS(first, second, third) FACTORS_OF("0.1", first, second, third)
 
 #define EARLY_IN(times, step, share)                                               \
     "{\"event\":\"averaged\",\"step\":" step ",\"average\":0,\"early\":true" times \
@@ -316,8 +327,16 @@ static const calls_row spans[] = {
                                      "py:70 (accelerate/scheduler.py:80)\"};" PASS_OF(
                                          "0", "0", "1", "6") ";" PASS_OF("0", "1", "7", "12"),
      "order.schedule", LS_WEAK, "once for each rank"},
-    {SPAN("LambdaLR", "null", "0.1", ",\"lr\":[0.01]"), "order.schedule", CALLS_HINT,
-     "its function returns a rate"},
+    {FACTORS("0.01", "0.01", "0.01"), "order.schedule", CALLS_HINT, "its function returns a rate"},
+    {FACTORS("0.005", "0.01", "0.005"), "order.schedule", LS_FAIL,
+     "the highest rate that a LambdaLR gives is 0.01, 0.1 times the optimizer's: as the square of "
+     "that, 0.1, is | its function returns a rate .. | train.py:9"},
+    {FACTORS("0.01", "0.01", "0.005"), "order.schedule", CALLS_HINT, ""},
+    {FACTORS("0.005", "0.01", "0.01"), "order.schedule", CALLS_HINT, ""},
+    {FACTORS("0.005", "0.0099", "0.005"), "order.schedule", CALLS_HINT, ""},
+    {FACTORS_OF("0.04", "0.001", "0.0015", "0.001"), "order.schedule", LS_FAIL, "0.0375 times"},
+    {FACTORS_OF("0.06", "0.001", "0.0033", "0.001"), "order.schedule", CALLS_HINT, "0.055 times"},
+    {FACTORS("0.1", "0.01", "0.005"), "order.schedule", LS_PASS, "12 calls"}, /* it began higher */
     {SPAN("LambdaLR", "null", "1", ",\"lr\":[0.01]"), "order.schedule", LS_PASS, "12 calls"},
 };
 
@@ -400,6 +419,10 @@ static const calls_row averages[] = {
     {ALIKE "; 4x F b O Z " AVERAGE("0.5") " A{\"call\":\"average\",\"average\":1,\"what\":"
                                           "\"stale\",\"norms\":4,\"at\":\"train.py:40\"}",
      "optimizer.average", CALLS_HINT, "running statistics are buffers .. of its 4 norms"},
+    {ALIKE "; 4x F b O Z A{\"call\":\"average\",\"average\":1,\"what\":\"stale\",\"norms\":4,"
+           "\"unmoved\":true,\"at\":\"train.py:40\"}",
+     "optimizer.average", LS_FAIL,
+     "of its 4 norms .. | the average takes parameters() only .. train.py:40"},
     {ALIKE "; 3x F b " AVERAGE("0.01") " F b O Z " AVERAGE("0.02"), "optimizer.average", LS_PASS,
      "6 times"},
     {ALIKE "; 2x F b O Z " AVERAGE("0") "; F b O Z", "optimizer.average", LS_PASS, "2 times"},
@@ -483,7 +506,7 @@ static const calls_row others[] = {
      "step 1: a cross entropy is given the result of a softmax | softmax before cross_entropy .. | "
      "train.py:21 | give"},
     {ALIKE "; 2x " PLAIN "b{\"loss_times\":1} O Z; " PLAIN "b{\"loss_given\":\"crossed\"} O Z",
-     "gradient.loss", CALLS_HINT, "step 3: outputs of N x 1 are compared with N targets"},
+     "gradient.loss", LS_FAIL, "step 3: outputs of N x 1 are compared with N targets"},
     {ALIKE "; 2x " PLAIN "b O Z", "gradient.loss", LS_WEAK, "no loss's graph"},
     {ALIKE "; 2x " PLAIN "b{\"loss_times\":1,\"times\":3} O Z", "gradient.loss", LS_PASS,
      "6 losses"},
@@ -610,6 +633,9 @@ CALLS_TEST(other_settings_are_judged, others)
     "L{\"schedule\":0,\"optimizer\":0,\"lr\":[" rate "]}"
 
 /* Steps of which every second, or every fourth, is another. */
+#define TWIN(param) \
+    ";{\"event\":\"idle\",\"at\":\"train.py:8\",\"params\":[\"" param "\"],\"steps\":12}; "
+
 static const calls_row longer[] = {
     {ADAM "; 12x (F S B k P Z F S B k P Z; F S B K P Z)", "scaler.skip", CALLS_HINT,
      "24 of 36 steps are skipped"},
@@ -621,7 +647,7 @@ static const calls_row longer[] = {
      "added after scaler.scale"},
     {"{\"event\":\"hidden\",\"model\":0,\"at\":\"train.py:5\",\"names\":[\"blocks.0.weight\"],"
      "\"count\":1}; 8x F b O Z",
-     "optimizer.covered", LS_FAIL, "plain list"},
+     "optimizer.covered", CALLS_HINT, "plain list"},
     {NUMBERED("1", "sgd", "7") "; 4x (F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}; F b "
                                "O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.02]})",
      "optimizer.rate", CALLS_HINT,
@@ -635,6 +661,16 @@ static const calls_row longer[] = {
     {NUMBERED("1", "sgd", "7") "; 4x (F b O{\"optimizer\":1,\"lr\":[0.1]} Z L{\"lr\":[0.05]}; F b "
                                "O{\"optimizer\":1,\"lr\":[0.05]} Z L{\"lr\":[0.1]})",
      "optimizer.rate", LS_PASS, ""}, /* one that holds the other steps in its place */
+    /* one that never steps, by the schedule, and has parameters that another one steps */
+    {ALIKE TWIN("fc.weight") "F b O L{\"lr\":[0.08]}; 2x F b O L{\"lr\":[0.06]}", "optimizer.rate",
+     LS_FAIL,
+     "the schedule gives other rates than the optimizer uses in 2 of 2 steps: it stays at 0.1 | "
+     "the "
+     "schedule was made for another optimizer"},
+    {ALIKE TWIN("other.weight") "F b O L{\"lr\":[0.08]}; 2x F b O L{\"lr\":[0.06]}",
+     "optimizer.rate", CALLS_HINT, "in 2 of 2 steps"},
+    {ALIKE TWIN("fc.weight") "F b O L{\"lr\":[0.08]}; 2x F b O L{\"lr\":[0.06],\"optimizer\":0}",
+     "optimizer.rate", CALLS_HINT, "in 2 of 2 steps"},
     /* built anew, and the schedule is the first one's; in turn; with a schedule of its own */
     {NUMBERED("1", "sgd",
               "7") "; 2x " OLD("0", "0.08") "; 6x (" OLD("1", "0.07") "; " OLD("1", "0.06") ")",

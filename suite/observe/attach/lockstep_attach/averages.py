@@ -208,7 +208,8 @@ class Averages:
             before = self.copies.get(part)
             self.copies.put(part, now)
             if before is not None and now.stale(before):
-                self._note("stale", part, norms=len(norms), **place)
+                unmoved = all(_is_new(norm) for norm in norms)
+                self._note("stale", part, norms=len(norms), unmoved=unmoved, **place)
 
 
 def _values(kept):
@@ -333,6 +334,12 @@ def _norms(module):
     """Norms with running statistics."""
     found = [m for m in module.modules() if getattr(m, "running_mean", None) is not None]
     return found[:NORMS]
+
+
+def _is_new(norm):
+    """Whether its statistics are those that it was built with."""
+    counted = getattr(norm, "num_batches_tracked", None)
+    return counted is not None and int(counted) == 0 and not bool(norm.running_mean.any())
 
 
 def _statistics(norms):

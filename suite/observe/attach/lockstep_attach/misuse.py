@@ -146,16 +146,21 @@ class Misuse:
 
     # ---- frozen by a name that nothing reads -----------------------------------------------------
 
+    def _held(self):
+        """Ids of what the optimizers that are known hold."""
+        optimizers = self.hub.optimizers
+        return {id(p) for _, one in optimizers.found() for p in optimizers.params(one)}
+
     def _look_at_models(self):
+        held = self._held()
         for root in self.hub.models.roots():
             for count, (path, module) in enumerate(root.named_modules()):
                 if count == MODULES:
                     break
                 own, params = vars(module), module._parameters.values()
-                trained = any(p.requires_grad for p in module.parameters())
-                names = ["requires_grad"] if own.get("requires_grad") is False and trained else []
-                names += [n for n in UNREAD if n in own]
-                moving = [p for p in params if p is not None and p.requires_grad]
+                trained = any(p.requires_grad and id(p) in held for p in module.parameters())
+                names = [n for n in ("requires_grad", *UNREAD) if own.get(n) is False and trained]
+                moving = [p for p in params if p is not None and p.requires_grad and id(p) in held]
                 names += [n for p in moving for n in UNREAD if n in vars(p)]
                 at = None  # also of a flag of the user's own
                 if names:
@@ -168,8 +173,7 @@ class Misuse:
 
     def _look_at_trained(self):
         """Models of which norms and biases alone are trained, though an optimizer has matrices."""
-        optimizers, places = self.hub.optimizers, self.hub.places
-        held = {id(p) for _, one in optimizers.found() for p in optimizers.params(one)}
+        places, held = self.hub.places, self._held()
         for root in self.hub.models.roots():
             params = list(root.parameters())
             moving = [p for p in params if p.requires_grad]

@@ -501,6 +501,9 @@ class Optimizers:
             self._report_hidden()
         if steps.now.detail:
             self._report_replaced(optimizer)
+            bare = self._bare_foreign(optimizer)
+            if bare is not None:
+                entry["bare_foreign"] = bare
         if steps.done >= IDLE and not self.said_idle:
             self._report_idle()
         if not self.known(optimizer).graded:
@@ -539,6 +542,13 @@ class Optimizers:
         pairs = zip(trained, params)
         others = [e.name for (e, p), own in pairs if not torch.equal(p, own.detach().to(p))]
         return [len(params), len(params) - len(others), others[0] if others else ""]
+
+    def _bare_foreign(self, optimizer):
+        """How many parameters that no model has are without a gradient; None: it has none."""
+        known = self.known(optimizer).names
+        pairs = zip(known, (group["params"] for group in optimizer.param_groups))
+        foreign = [p for names, params in pairs for n, p in zip(names, params) if n == "?"]
+        return sum(1 for p in foreign if p.grad is None) if foreign else None
 
     def _has_new_gradients(self, optimizer):
         """Whether the script put other gradients into place since its last step, in a step without
