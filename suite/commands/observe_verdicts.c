@@ -50,13 +50,27 @@ static bool is_wrong(ls_verdict_code code)
     return code == LS_FAIL || code == LS_CRASH || code == LS_TIMEOUT;
 }
 
+/* Hints that some cases prove: they count where these fail, and what they suspect does not. */
+static const char *const proven[] = {"optimizer.covered", "optimizer.settings", "data.held_out"};
+
+static bool is_law_of_few(const ls_observe_finding *finding)
+{
+    for (size_t i = 0; i < sizeof proven / sizeof *proven; i++) {
+        if (strcmp(finding->rule->id, proven[i]) == 0) {
+            return true;
+        }
+    }
+    return ls_observe_is_hint(finding);
+}
+
 static bool counts_of(const ls_observe_headline *headline, const ls_observe_finding *finding)
 {
     const char *claim = finding->rule->claim;
     bool ddp = strcmp(claim, "any-ddp") == 0, amp = strcmp(claim, "any-amp") == 0;
     bool concerns = ddp ? headline->ddp : amp ? headline->amp : headline->ddp || headline->amp;
     ls_verdict_code code = finding->verdict.code;
-    return !ls_observe_is_hint(finding) && (is_wrong(code) || (concerns && code != LS_SKIP));
+    return is_wrong(code) ? !ls_observe_is_hint(finding)
+                          : !is_law_of_few(finding) && concerns && code != LS_SKIP;
 }
 
 /* What a yes is about: of a job that none of these could judge, CORRECT is not shown. */
