@@ -656,6 +656,7 @@ typedef enum change {
     CHANGE_NONE,
     CHANGE_SCALED, /* still times the scale */
     CHANGE_TWICE,  /* divided by it twice */
+    CHANGE_NEXT,   /* divided by another one, which multiplies the next step's loss */
     CHANGE_ZERO,
     CHANGE_FACTOR, /* one factor over the tensor */
     CHANGE_OTHER,
@@ -765,9 +766,14 @@ static void judge_chain(const ls_samples *samples, int rank, const char *name, c
     if (last->v != NULL && used.v != NULL && last->count == used.count &&
         !ls_samples_overflow(last) && !ls_samples_equal(last, &used)) {
         change what = classify(last, &used, 1, c->scale, &all->factor);
-        bool own = what == CHANGE_FACTOR && c->scale == 1 &&
-                   ls_factor_is_near(all->factor * own_scale(samples->step[rank]), 1);
-        what = own ? CHANGE_NONE : what;
+        if (what == CHANGE_FACTOR && c->scale == 1) {
+            const ls_observe_rank *own = &samples->trace->rank[rank];
+            const ls_observe_step *next = ls_trace_step(own, samples->number + 1);
+            double by = next == NULL ? 1 : own_scale(next);
+            what = ls_factor_is_near(all->factor * own_scale(samples->step[rank]), 1) ? CHANGE_NONE
+                   : by > 1 && ls_factor_is_near(all->factor * by, 1)                 ? CHANGE_NEXT
+                                                                                      : what;
+        }
         const char *from = last == &clipped ? "clipping"
                            : last == &grad  ? "unscaling"
                                             : "the reduction";
@@ -823,6 +829,8 @@ static void report_changes(const ls_observe_trace *trace, changes *all, ls_obser
                            "step through scaler.step(optimizer), which unscales"},
         [CHANGE_TWICE] = {"the gradient is divided by the loss scale twice",
                           "unscale once: scaler.unscale_() or a division by hand, not both"},
+        [CHANGE_NEXT] = {"the gradient is divided by the loss scale of the next step",
+                         "raise or lower the scale after the gradients are divided by it"},
         [CHANGE_ZERO] = {"the gradient is set to zero before the step",
                          "call zero_grad() after the step, or before the first backward"},
     };

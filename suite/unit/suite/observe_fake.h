@@ -123,6 +123,7 @@ typedef enum fake_fault {
     FAULT_FACTOR,         /* the script divides by three: allowed, not judged */
     FAULT_ULPS,           /* an element is one place off in step 1 and two in step 2 */
     FAULT_SCALE,          /* right: the script multiplies the loss and divides the gradients */
+    FAULT_SCALE_NEXT,     /* in step 1 it divides by twice that, which multiplies the next loss */
     FAULT_WITHIN,         /* no FAULT: steps in hooks of the backward pass */
     FAULT_UNCLIPPED,
     FAULT_OTHER_NORM,
@@ -242,7 +243,9 @@ static inline int fake_details(const fake_state *s)
 /* What multiplies the losses: of a scaler, or the script's own. */
 static inline double fake_scale(const fake_state *s)
 {
-    return s->job->scale != 0 ? s->job->scale : fake_is(s, FAULT_SCALE) ? 64 : 1;
+    return s->job->scale != 0                                        ? s->job->scale
+           : fake_is(s, FAULT_SCALE) || fake_is(s, FAULT_SCALE_NEXT) ? 64
+                                                                     : 1;
 }
 
 static inline bool fake_is_behind(const fake_state *s)
@@ -386,7 +389,7 @@ static inline void fake_reduce(fake_state *s, int step)
 }
 
 /* Unscales, clips and hands over, of every rank. */
-static inline void fake_prepare(fake_state *s)
+static inline void fake_prepare(fake_state *s, int step)
 {
     double scale = fake_scale(s);
     for (int k = 0; k < s->job->world; k++) {
@@ -422,6 +425,7 @@ static inline void fake_prepare(fake_state *s)
                 bool zero = fake_is(s, FAULT_ZEROED) || fake_is(s, FAULT_ZEROED_BY_HAND);
                 x->used[i] = zero ? 0 : x->clipped[i];
                 x->used[i] /= fake_is(s, FAULT_FACTOR) ? 3 : 1;
+                x->used[i] /= fake_is(s, FAULT_SCALE_NEXT) && step == 1 ? 2 : 1;
                 bool again = fake_is(s, FAULT_REDUCED_AGAIN) || fake_is(s, FAULT_MULTIPLIED);
                 x->used[i] *= again ? (float)s->job->world : 1;
                 x->used[i] *= k != 1                          ? 1
@@ -909,8 +913,9 @@ static inline void fake_write_passes(const fake_state *s, int step, int rank, in
             library ? " (transformers/trainer.py:3700)" : "", sync ? "true" : "false",
             fake_is(s, FAULT_BYPASSED) ? ",\"bypassed\":\"train.py:19\"" : "");
     fake_write_loss(s, step, rank, f);
-    if (fake_is(s, FAULT_SCALE)) {
-        fprintf(f, ",\"multiplied\":%g", fake_scale(s));
+    if (fake_is(s, FAULT_SCALE) || fake_is(s, FAULT_SCALE_NEXT)) {
+        double more = fake_is(s, FAULT_SCALE_NEXT) && step >= 2 ? 2 : 1;
+        fprintf(f, ",\"multiplied\":%g", more * fake_scale(s));
     }
     fprintf(f, "}");
     if (fake_is(s, FAULT_CLIP_EACH)) {
@@ -1043,7 +1048,7 @@ static inline void fake_write(const fake_job *job, char *folder, size_t bytes)
     for (int step = 1; step <= FAKE_STEPS; step++) {
         fake_backward(s, step);
         fake_reduce(s, step);
-        fake_prepare(s);
+        fake_prepare(s, step);
         fake_move_places(s, step);
         fake_step(s, step);
         bool one = fake_is(s, FAULT_BEHIND_ONE) && step == 2;

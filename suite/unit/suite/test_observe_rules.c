@@ -230,6 +230,10 @@ static const struct {
     {SCALED(FAULT_ULPS, 64), "optimizer.unscaled", LS_WEAK,
      "step 2, rank 0: the script changes the gradient of 1 tensors between unscaling and the step"},
     {PLAIN(FAULT_SCALE), "optimizer.unscaled", LS_PASS, "12 gradients of detailed steps"},
+    {PLAIN(FAULT_SCALE_NEXT), "optimizer.unscaled", LS_FAIL,
+     "step 1, rank 0, between the reduction and the step: the gradient is divided by the loss "
+     "scale "
+     "of the next step, in 3 tensors: fc.weight, fc.bias, head.weight"},
     {CLIPPED(FAULT_SCALE, 0.25), "optimizer.clip", LS_PASS,
      "12 clipped tensors recomputed, and 4 norms"},
     {CLIPPED(FAULT_REMADE, 0.25), "optimizer.clip", LS_UNSUPPORTED,

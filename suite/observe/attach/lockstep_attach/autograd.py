@@ -163,6 +163,8 @@ class Autograd:
             by = multiplied(hub.torch, roots[0], given(args, kwargs, "grad_tensors", 1))
             if by is not None:
                 entry["multiplied"] = by
+            if isinstance(by, float):
+                hub.steps.schedule.multiplied(hub.steps.now.number, by)
         if losses and losses[0][1] is not None:
             hub.steps.now.pending += 1
             if hub.scalers.scaled_penalty():

@@ -30,6 +30,7 @@ class Schedule:
         self.unseen = {}  # optimizer: its last step, and how many were foretold
         self.extra = set()
         self.shapes, self.left = set(), CHANGES
+        self.by, self.rises = None, []  # what a loss was multiplied by last; steps that it rose in
 
     def wants(self, step):
         block, place = divmod(step, self.every)
@@ -46,6 +47,16 @@ class Schedule:
             tries += 1
             self.extra.add(2 * step - last)
         self.unseen[optimizer] = (step, tries)
+
+    def multiplied(self, step, by):
+        """Of a scale of the script's own, which has risen twice: the step that it rises behind is
+        looked at when it is to do so again, as far from now.
+        """
+        if self.by is not None and by > self.by and len(self.rises) < self.TRIES:
+            self.rises.append(step)
+            if len(self.rises) > 1:
+                self.extra.add(2 * step - self.rises[-2] - 1)
+        self.by = by
 
     def closed(self, step, shape):
         """Behind a step that is like none before the next one is looked at: what it does, on what

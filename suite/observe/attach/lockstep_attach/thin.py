@@ -200,6 +200,8 @@ class Thin:
         if "multiplied" in expected:
             by = multiplied(hub.torch, root, given(args, kwargs, "grad_tensors", 1))
             entry["multiplied"] = 1 if by is None else by
+            if isinstance(by, float):
+                hub.steps.schedule.multiplied(step.number, by)
         self._count(entry)
         step.unused += 1
         hub.autograd.passes += 1
