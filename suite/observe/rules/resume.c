@@ -748,6 +748,106 @@ static void judge_rate(const ls_observe_trace *trace, int k, ls_observe_finding 
                            continues_steps(rank) || continues_epoch(rank), out);
 }
 
+/* ---- a job that goes on in the process that wrote the file ----------------------------------- */
+
+/* The first step that an optimizer was asked for; 0: none. `last`: the last one. */
+static int64_t asked_step(const ls_observe_rank *rank, int optimizer, bool last)
+{
+    int64_t found = 0;
+    ls_trace_each_step(step, rank) {
+        ls_trace_each_call(call, step) {
+            bool asks = ls_calls_is_attempt(call) && call->optimizer == optimizer;
+            found = asks && (found == 0 || last) ? step->step->step : found;
+        }
+    }
+    return found;
+}
+
+/* Another object of the same line took over from an optimizer behind that step, without moments. */
+static const ls_event *took_over(const ls_observe_rank *rank, int64_t step)
+{
+    const ls_event *before, *now;
+    ls_event_each(now, ls_trace_events(rank, optimizer)) {
+        int number = ls_event_int(now, optimizer, -1);
+        if (!keeps_moments(now) || ls_event_int(now, state, -1) != 0 ||
+            asked_step(rank, number, false) <= step) {
+            continue;
+        }
+        ls_event_each(before, ls_trace_events(rank, optimizer)) {
+            int64_t last = asked_step(rank, ls_event_int(before, optimizer, -1), true);
+            if (before != now && last > 0 && last <= step && ls_event_same(before, now, at)) {
+                return now;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Whether another loader goes on behind that step with the epoch behind the last one's. */
+static bool goes_on_behind(const ls_observe_rank *rank, int64_t step)
+{
+    const ls_event *data, *last = NULL;
+    ls_event_each(data, ls_trace_events(rank, data)) {
+        if (!ls_pass_is_trained(data) || ls_event_int(data, sampler_epoch, -1) < 0) {
+            continue;
+        }
+        if (ls_pass_first_step(data) > (double)step) {
+            return last != NULL &&
+                   ls_event_int(data, loader, -1) != ls_event_int(last, loader, -1) &&
+                   ls_event_same(data, last, at) &&
+                   ls_event_int(data, sampler_epoch, -1) ==
+                       ls_event_int(last, sampler_epoch, -1) + 1;
+        }
+        last = data;
+    }
+    return false;
+}
+
+/* The last file that rank 0 had written by then. */
+static bool is_last_written(const ls_observe_rank *first, const ls_event *load)
+{
+    const ls_event *save, *last = NULL;
+    ls_event_each(save, ls_trace_events(first, save)) {
+        last = ls_saved_step(save) <= ls_saved_step(load) ? save : last;
+    }
+    return last != NULL && ls_event_same(last, load, path);
+}
+
+static bool is_restored_at(const ls_observe_rank *rank, const char *what, int64_t step)
+{
+    const ls_event *restore;
+    ls_event_each(restore, ls_trace_events(rank, restore)) {
+        if (restores(restore, what) && ls_saved_step(restore) == step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Model, loader and optimizer are built anew, and the file's weights and epoch are taken up. */
+static void judge_again(const ls_observe_trace *trace, int k, ls_observe_finding *out)
+{
+    const ls_observe_rank *rank = &trace->rank[k];
+    const ls_event *load;
+    ls_event_each(load, ls_trace_events(rank, load)) {
+        int64_t step = ls_saved_step(load);
+        const ls_event *bare = step > 0 ? took_over(rank, step) : NULL;
+        if (bare == NULL || !ls_saved_has(load, "optimizer") || !has_moments(load) ||
+            !is_last_written(&trace->rank[0], load) || !is_restored_at(rank, "model", step) ||
+            is_restored_at(rank, "optimizer", step) || !goes_on_behind(rank, step)) {
+            continue;
+        }
+        ls_finding_set(
+            out, LS_FAIL, ls_event_text(load, at, ""),
+            "optimizer.load_state_dict is not called, or before there is an optimizer",
+            "call optimizer.load_state_dict(checkpoint[...]) behind its constructor",
+            "rank %d, step %lld: the job goes on from %.100s with its weights and epoch, "
+            "and its new optimizer (%.60s) begins without the state that the file holds",
+            k, (long long)step, ls_event_text(load, path, ""), ls_event_text(bare, class, ""));
+        return;
+    }
+}
+
 /* ---- checkpoint.resume ----------------------------------------------------------------------- */
 
 typedef void judge_rank(const ls_observe_trace *trace, int k, ls_observe_finding *out);
@@ -761,7 +861,7 @@ static int judge_loads(const ls_observe_trace *trace, ls_observe_finding *out)
         bool guesses;
     } judges[] = {{judge_taken, false},  {judge_moments, false}, {judge_model, true},
                   {judge_scaler, false}, {judge_schedule, true}, {judge_epoch_again, false},
-                  {judge_epoch, true},   {judge_rate, true}};
+                  {judge_epoch, true},   {judge_rate, true},     {judge_again, false}};
     int resumed = 0;
     for (int k = 0; k < trace->world; k++) {
         for (size_t i = 0; i < sizeof judges / sizeof *judges; i++) {

@@ -369,6 +369,45 @@ CALLS_TEST(jobs_go_on_up_to_a_limit, limits)
     "{\"event\":\"restore\",\"what\":\"scaler\",\"which\":" which \
     ",\"step\":0,\"at\":\"train.py:11\"}; 2x F S B K P Z"
 
+/* A job that goes on in its own process: optimizers of that line with that state, the file that is
+ * loaded, what is restored, the second loader and its epoch. */
+#define OPTIMIZER_OF(number, line, state)                                                         \
+    "{\"event\":\"optimizer\",\"optimizer\":" number ",\"class\":\"torch.optim.AdamW\",\"rule\":" \
+    "\"adamw\",\"at\":\"train.py:" line "\",\"state\":" state                                     \
+    ",\"groups\":[{\"params\":[\"fc.weight\"]}]};"
+#define PASS_OF(loader, epoch, first, last)                                              \
+    "{\"event\":\"data\",\"loader\":" loader ",\"trained\":true,\"at\":\"train.py:30\"," \
+    "\"sampler_epoch\":" epoch ",\"steps\":[" first "," last "]};"
+#define AGAIN(line, state, path, entries, restored, loader, epoch)                             \
+    "!;" OPTIMIZER_OF("0", "7", "0") "3x F b O Z; " PASS_OF(                                   \
+        "0", "2", "1",                                                                         \
+        "3") "0: " SAVE "\"path\":\"last.pt\",\"what\":{" MODEL ",\"optimizer\":[\"o\"]}};"    \
+             "{\"event\":\"load\",\"at\":\"train.py:60\",\"path\":\"" path                     \
+             "\",\"step\":3,\"entries\":[" entries "],\"what\":{" MODEL                        \
+             ",\"optimizer\":[\"o\"]}};"                                                       \
+             "{\"event\":\"restore\",\"what\":\"model\",\"step\":3};" restored OPTIMIZER_OF(   \
+                 "1", line, state) "3x F b O{\"optimizer\":1} Z; " PASS_OF(loader, epoch, "4", \
+                                                                           "6")
+
+static const calls_row again[] = {
+    {AGAIN("7", "0", "last.pt", "3", "", "1", "3"), "checkpoint.resume", LS_FAIL,
+     "rank 0, step 3: the job goes on from last.pt with its weights and epoch, and its new "
+     "optimizer "
+     "(torch.optim.AdamW) begins without the state that the file holds | .. | train.py:60 | call"},
+    /* restored; with state; another line, file, loader, epoch; a file without moments */
+    {AGAIN("7", "0", "last.pt", "3", "{\"event\":\"restore\",\"what\":\"optimizer\",\"step\":3};",
+           "1", "3"),
+     "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("7", "3", "last.pt", "3", "", "1", "3"), "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("8", "0", "last.pt", "3", "", "1", "3"), "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("7", "0", "best.pt", "3", "", "1", "3"), "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("7", "0", "last.pt", "0", "", "1", "3"), "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("7", "0", "last.pt", "3", "", "0", "3"), "checkpoint.resume", LS_PASS, ""},
+    {AGAIN("7", "0", "last.pt", "3", "", "1", "2"), "checkpoint.resume", LS_PASS, ""},
+};
+
+CALLS_TEST(a_process_goes_on_from_its_file, again)
+
 static const calls_row counts[] = {
     {COUNTS("iter_num", "40", "44"), "checkpoint.resume", CALLS_HINT,
      "goes on with the file's count of steps", 1},
