@@ -105,20 +105,18 @@ static bool is_held(const ls_observe_trace *trace, const char *name)
     return held;
 }
 
-/* Whether an optimizer holds another parameter of the same module. */
+/* Whether an optimizer holds the weight of a module whose bias this is, or the other way round: a
+ * parameter of another name may be left out on purpose, as a temperature. */
 static bool is_torn(const ls_observe_trace *trace, const char *name)
 {
-    const ls_observe_rank *rank = &trace->rank[0];
     const char *dot = strrchr(name, '.');
-    size_t length = dot == NULL ? 0 : (size_t)(dot - name) + 1;
-    for (int i = 0; i < rank->tensor_count && length > 0; i++) {
-        const char *other = rank->tensor[i].name;
-        if (rank->tensor[i].trainable && strncmp(other, name, length) == 0 &&
-            strchr(other + length, '.') == NULL && is_held(trace, other)) {
-            return true;
-        }
+    bool weight = dot != NULL && strcmp(dot, ".weight") == 0;
+    if (!weight && (dot == NULL || strcmp(dot, ".bias") != 0)) {
+        return false;
     }
-    return false;
+    LS_TEXT(other, 256, "%.*s%s", (int)(dot - name), name, weight ? ".bias" : ".weight");
+    const ls_observe_tensor *tensor = ls_job_tensor(&trace->rank[0], other);
+    return tensor != NULL && tensor->trainable && is_held(trace, other);
 }
 
 static void add_lost(const ls_observe_trace *trace, const ls_observe_tensor *tensor, cover *c)
@@ -241,7 +239,7 @@ static bool is_foreign_bare(const ls_observe_rank *rank)
 }
 
 /* True: it is sure, as the optimizer holds what nothing runs in their place, or the larger part of
- * the same modules. */
+ * the same modules' weights and biases. */
 static bool report_cover(const ls_observe_trace *trace, cover *c, ls_observe_finding *out)
 {
     const char *at =

@@ -750,37 +750,21 @@ static void judge_rate(const ls_observe_trace *trace, int k, ls_observe_finding 
 
 /* ---- a job that goes on in the process that wrote the file ----------------------------------- */
 
-/* The first step that an optimizer was asked for; 0: none. `last`: the last one. */
-static int64_t asked_step(const ls_observe_rank *rank, int optimizer, bool last)
-{
-    int64_t found = 0;
-    ls_trace_each_step(step, rank) {
-        ls_trace_each_call(call, step) {
-            bool asks = ls_calls_is_attempt(call) && call->optimizer == optimizer;
-            found = asks && (found == 0 || last) ? step->step->step : found;
-        }
-    }
-    return found;
-}
-
-/* Another object of the same line took over from an optimizer behind that step, without moments. */
+/* Another object of the same line takes over from the optimizer of that step, without moments. */
 static const ls_event *took_over(const ls_observe_rank *rank, int64_t step)
 {
-    const ls_event *before, *now;
-    ls_event_each(now, ls_trace_events(rank, optimizer)) {
-        int number = ls_event_int(now, optimizer, -1);
-        if (!keeps_moments(now) || ls_event_int(now, state, -1) != 0 ||
-            asked_step(rank, number, false) <= step) {
-            continue;
-        }
-        ls_event_each(before, ls_trace_events(rank, optimizer)) {
-            int64_t last = asked_step(rank, ls_event_int(before, optimizer, -1), true);
-            if (before != now && last > 0 && last <= step && ls_event_same(before, now, at)) {
-                return now;
-            }
+    int before = -1, now = -1;
+    ls_trace_each_step(at, rank) {
+        ls_trace_each_call(call, at) {
+            bool asks = ls_calls_is_attempt(call) && call->optimizer >= 0;
+            before = asks && at->step->step <= step ? call->optimizer : before;
+            now = asks && now < 0 && at->step->step > step ? call->optimizer : now;
         }
     }
-    return NULL;
+    const ls_event *old = ls_job_optimizer(rank, before), *bare = ls_job_optimizer(rank, now);
+    bool taken = before != now && old != NULL && bare != NULL && ls_event_same(old, bare, at) &&
+                 keeps_moments(bare) && ls_event_int(bare, state, -1) == 0;
+    return taken ? bare : NULL;
 }
 
 /* Whether another loader goes on behind that step with the epoch behind the last one's. */
