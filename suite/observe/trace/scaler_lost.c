@@ -66,7 +66,7 @@ static int attempts_by(const ls_observe_rank *rank, int scaler)
     return ls_event_bool(scaler_event(rank, scaler), enabled, false) && attempts < 2 ? attempts : 2;
 }
 
-enum { MANY = 32 }; /* scalers, the last ones, whose attempts are counted */
+enum { LAST = 32 }; /* scalers, the last ones, whose attempts are counted */
 
 static const ls_tol each_step =
     LS_TOL(8, "scalers: of so many in turn, each for one step, none is for a part of the training");
@@ -75,7 +75,7 @@ static const ls_tol each_step =
  * first one for ever, and no growth or backoff has any effect. */
 static bool is_each_step(const ls_observe_rank *rank, int last, int changes)
 {
-    int looked = changes < MANY ? changes : MANY;
+    int looked = changes < LAST ? changes : LAST;
     for (int scaler = last - looked; scaler <= last; scaler++) {
         if (changes < each_step.value || attempts_by(rank, scaler) > 1) {
             return false;
