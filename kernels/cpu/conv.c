@@ -1,5 +1,6 @@
 #include "conv.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "matrix.h"
 #include "pack.h"
 #include "parallel.h"
+#include "unfold.h"
 #include "wgrad.h"
 
 typedef struct conv_pass {
@@ -39,6 +41,8 @@ struct ls_conv {
     ls_dtype type;
     conv_pass pass[PASSES];
     bool unfolds; /* pass[UNFOLDED] takes the place of LS_DNN_BACKWARD_WEIGHTS */
+    int folds; /* pass[LS_DNN_BACKWARD_DATA] is a matrix product of so many images; 0: it is not */
+    ls_dnn_layout folded; /* of its weight, in the convolution's terms */
     size_t packed_offset[2];
     ls_arena weights;
     char *scratch;
@@ -151,26 +155,25 @@ static bool has_avx512_bf16(const ls_conv *conv)
 /* The unfolded input is of moderate size, or is the input. */
 static bool can_unfold(const ls_conv *conv)
 {
-    enum { PIXELS_MAX = 256, CHANNELS_FEW = 8 };
+    enum { PIXELS_MAX = 256 };
     const ls_dnn_shape *s = &conv->shape;
     return conv->in_block == LS_DNN_CHANNELS_LAST && conv->out_block == LS_DNN_CHANNELS_LAST &&
-           !conv->matrix && !s->matrix &&
-           (s->kernel == 1 || s->in_channels < CHANNELS_FEW || out_pixels(conv) <= PIXELS_MAX);
+           !s->matrix && (s->kernel == 1 || out_pixels(conv) <= PIXELS_MAX);
 }
 
 /* Unless LS_CPU_WEIGHTS says which, and without a measurement: on AMX the product is the faster one
- * where unfolding is paid by enough output channels (results/machines/xeon-emerald-rapids-2core).
+ * where unfolding is paid by enough output channels (results/machines/xeon-amx-2core).
  */
 static bool unfolds_unasked(const ls_conv *conv)
 {
-    enum { CHANNELS_FEW = 8, CHANNELS_ENOUGH = 128 };
+    enum { CHANNELS_ENOUGH = 128 };
     const ls_dnn_shape *s = &conv->shape;
     if (conv->backend->weights_way[0] != '\0') {
         return strcmp(conv->backend->weights_way, unfolded) == 0;
     }
     const char *units = ls_dnn_units(ls_dnn_product_about(conv->pass[UNFOLDED].product)->engine);
     return units != NULL && strncmp(units, "AMX", 3) == 0 &&
-           (s->kernel == 1 || s->in_channels < CHANNELS_FEW || s->out_channels >= CHANNELS_ENOUGH);
+           (s->kernel == 1 || s->out_channels >= CHANNELS_ENOUGH);
 }
 
 static ls_status unfolded_create(ls_conv *conv)
@@ -188,11 +191,103 @@ static ls_status unfolded_create(ls_conv *conv)
     return status == LS_ERR_UNSUPPORTED ? LS_OK : status;
 }
 
+/* The folded product's layout has the convolution's output channels as inputs, and its input
+ * channels, tap by tap, as outputs. */
+static ls_dnn_layout folded_layout(const ls_conv *conv, const ls_dnn_layout *product)
+{
+    static const ls_dnn_order turned[] = {[LS_DNN_OTHER] = LS_DNN_OTHER,
+                                          [LS_DNN_PAIRS_IN] = LS_DNN_PAIRS_OUT,
+                                          [LS_DNN_PAIRS_OUT] = LS_DNN_PAIRS_IN,
+                                          [LS_DNN_OUT] = LS_DNN_IN,
+                                          [LS_DNN_IN] = LS_DNN_OUT};
+    enum { BLOCK = 16 };
+    int blocks = conv->shape.in_channels / BLOCK;
+    ls_dnn_layout l = {.order = turned[product->order],
+                       .step = product->step,
+                       .out = product->in,
+                       .in = product->out};
+    if (l.order == LS_DNN_OTHER || conv->shape.in_channels % BLOCK != 0 ||
+        blocks % l.in.many != 0) {
+        return (ls_dnn_layout){.order = LS_DNN_OTHER};
+    }
+    l.tap = blocks / l.in.many * l.in.far;
+    return l;
+}
+
+/* Images for which one product has rows enough to be paid for reading the weight: a divisor of the
+ * batch. */
+static int folded_images(const ls_conv *conv)
+{
+    enum { ROWS_ENOUGH = 512 };
+    int batch = conv->shape.batch, images = 1;
+    while (images < batch && (batch % images != 0 || images * out_pixels(conv) < ROWS_ENOUGH)) {
+        images++;
+    }
+    return images;
+}
+
+/* Where oneDNN's own code for data gradients reaches a part of the units' rate only: strides, 1x1
+ * kernels and images of few pixels (results/machines/xeon-amx-2core). */
+static bool folding_pays(const ls_dnn_shape *s)
+{
+    enum { PIXELS_FEW = 64 };
+    return s->stride > 1 || s->kernel == 1 || s->out_height * s->out_width < PIXELS_FEW;
+}
+
+/* Whether the input is its own unfolding. */
+static bool is_dense(const ls_conv *conv)
+{
+    return conv->shape.kernel == 1 && conv->shape.stride == 1 && conv->shape.pad == 0;
+}
+
+/* Whether the product writes the data gradient itself. */
+static bool folds_nothing(const ls_conv *conv)
+{
+    return is_dense(conv) && conv->pass[LS_DNN_BACKWARD_DATA].type == conv->type;
+}
+
+/* The data gradient as a product of the output's gradient with all taps, folded, where that is
+ * faster: on AMX. LS_ERR_UNSUPPORTED where it is not taken. */
+static ls_status folded_create(ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    const char *way = conv->backend->weights_way;
+    bool native = ls_backend_is_native(conv->backend, conv->type);
+    bool asked = strcmp(way, unfolded) == 0;
+    if (conv->in_block != LS_DNN_CHANNELS_LAST || conv->out_block != LS_DNN_CHANNELS_LAST ||
+        s->matrix || conv->matrix || !folding_pays(s) || strcmp(way, direct) == 0 ||
+        !(asked || native)) {
+        return LS_ERR_UNSUPPORTED;
+    }
+    conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_DATA];
+    pass->type = native ? conv->type : LS_F32;
+    int images = folds_nothing(conv) ? s->batch : folded_images(conv);
+    ls_dnn_shape rows = {.batch = images * (int)out_pixels(conv),
+                         .in_channels = s->out_channels,
+                         .out_channels = s->kernel * s->kernel * s->in_channels,
+                         .matrix = true};
+    ls_dnn_types types = {pass->type, pass->type, folds_nothing(conv) ? pass->type : LS_F32};
+    LS_TRY(ls_dnn_product_create(conv->backend->dnn, &rows, LS_DNN_FORWARD, 1, 1, &types,
+                                 &pass->product));
+    const ls_dnn_product_info *about = ls_dnn_product_about(pass->product);
+    const char *units = ls_dnn_units(about->engine);
+    if (!asked && (units == NULL || strncmp(units, "AMX", 3) != 0)) {
+        ls_dnn_product_destroy(pass->product);
+        pass->product = NULL;
+        return LS_ERR_UNSUPPORTED;
+    }
+    pass->in_block = pass->out_block = LS_DNN_CHANNELS_LAST;
+    conv->folds = images;
+    conv->folded = folded_layout(conv, &about->layout);
+    return LS_OK;
+}
+
 static ls_status passes_create(ls_conv *conv, bool data_gradient)
 {
     LS_TRY(pass_create(conv, LS_DNN_FORWARD));
     if (data_gradient) {
-        LS_TRY(pass_create(conv, LS_DNN_BACKWARD_DATA));
+        ls_status status = folded_create(conv);
+        LS_TRY(status == LS_ERR_UNSUPPORTED ? pass_create(conv, LS_DNN_BACKWARD_DATA) : status);
     }
     conv->own_weights =
         has_avx512_bf16(conv) && ls_wgrad_takes(&conv->shape, conv->in_block, conv->out_block);
@@ -233,7 +328,9 @@ static void run_own_weights(ls_conv *conv, const void *in, const void *out_grad,
 
 static const ls_dnn_layout *layout_of(const ls_conv *conv, ls_dnn_pass which)
 {
-    return &ls_dnn_product_about(conv->pass[which].product)->layout;
+    return which == LS_DNN_BACKWARD_DATA && conv->folds > 0
+               ? &conv->folded
+               : &ls_dnn_product_about(conv->pass[which].product)->layout;
 }
 
 static bool same_side(const ls_dnn_side *a, const ls_dnn_side *b)
@@ -245,7 +342,7 @@ static bool same_side(const ls_dnn_side *a, const ls_dnn_side *b)
 static bool shares_weight(const ls_conv *conv)
 {
     const conv_pass *pass = conv->pass;
-    if (pass[LS_DNN_BACKWARD_DATA].product == NULL) {
+    if (pass[LS_DNN_BACKWARD_DATA].product == NULL || conv->folds > 0) {
         return false;
     }
     bool plain = ls_dnn_product_about(pass[LS_DNN_FORWARD].product)->weight_is_plain &&
@@ -349,12 +446,6 @@ static void *scratch_take(const ls_conv *conv, ls_arena *used, size_t bytes)
     return conv->scratch + offset;
 }
 
-/* Whether the input is its own unfolding. */
-static bool is_dense(const ls_conv *conv)
-{
-    return conv->shape.kernel == 1 && conv->shape.stride == 1 && conv->shape.pad == 0;
-}
-
 static size_t unfolded_bytes(const ls_conv *conv)
 {
     const ls_dnn_shape *s = &conv->shape;
@@ -362,6 +453,24 @@ static size_t unfolded_bytes(const ls_conv *conv)
     return is_dense(conv) ? 0
                           : (size_t)(s->batch * out_pixels(conv)) * columns *
                                 ls_dtype_bytes(conv->pass[UNFOLDED].type);
+}
+
+/* One output channel's weights for each thread: store_taps_last. */
+static size_t tap_rows_bytes(const ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    return (size_t)conv->backend->threads * (size_t)(s->kernel * s->kernel) *
+           (size_t)s->in_channels * sizeof(float);
+}
+
+/* Of the products of one run, before they are folded. */
+static size_t folded_bytes(const ls_conv *conv)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    return folds_nothing(conv)
+               ? 0
+               : (size_t)(conv->folds * out_pixels(conv)) * (size_t)(s->kernel * s->kernel) *
+                     (size_t)s->in_channels * sizeof(float);
 }
 
 size_t ls_conv_scratch_bytes(const ls_conv *conv)
@@ -386,6 +495,8 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         ls_arena_reserve(&used, matrix);
         ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->weight_bytes);
         ls_arena_reserve(&used, which == UNFOLDED ? unfolded_bytes(conv) : 0);
+        ls_arena_reserve(&used, which == UNFOLDED ? tap_rows_bytes(conv) : 0);
+        ls_arena_reserve(&used, which == LS_DNN_BACKWARD_DATA ? folded_bytes(conv) : 0);
         most = used.bytes > most ? used.bytes : most;
     }
     ls_arena own = {0}; /* wgrad.h's, and a gradient: ls_conv_product_only */
@@ -425,10 +536,11 @@ void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, s
     bool last = reordered && pass->in_block == LS_DNN_CHANNELS_LAST;
     snprintf(text, bytes, "%s%s%s", ls_dnn_product_about(pass->product)->engine,
              pass->type == conv->type ? "" : " in f32",
-             pass == &conv->pass[UNFOLDED] ? " (unfolded)"
-             : last                        ? " (reordered to channels last)"
-             : reordered                   ? " (reordered to plain)"
-                                           : "");
+             pass == &conv->pass[UNFOLDED]                      ? " (unfolded)"
+             : which == LS_DNN_BACKWARD_DATA && conv->folds > 0 ? " (folded)"
+             : last                                             ? " (reordered to channels last)"
+             : reordered                                        ? " (reordered to plain)"
+                                                                : "");
 }
 
 const char *ls_conv_units(const ls_conv *conv, ls_dnn_pass which)
@@ -539,6 +651,20 @@ static void pack_directly(ls_conv *conv, const ls_tensor *weight)
     ls_pack_run(&plain, target, conv->backend->threads);
 }
 
+/* plain [out][in][tap] -> turned [tap][in][out] */
+static void out_last(const ls_conv *conv, const float *plain, float *turned)
+{
+    const ls_dnn_shape *s = &conv->shape;
+    int64_t taps = (int64_t)s->kernel * s->kernel, columns = taps * s->in_channels;
+#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
+    for (int64_t row = 0; row < columns; row++) {
+        const float *from = plain + row % s->in_channels * taps + row / s->in_channels;
+        for (int64_t o = 0; o < s->out_channels; o++) {
+            turned[row * s->out_channels + o] = from[o * columns];
+        }
+    }
+}
+
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
 {
     ls_arena used = {0};
@@ -574,10 +700,16 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
                      which == LS_DNN_BACKWARD_DATA && ls_plant_now > 0)) {
             continue;
         }
+        const float *from = plain;
+        if (which == LS_DNN_BACKWARD_DATA && conv->folds > 0) {
+            float *turned = scratch_take(conv, &used, (size_t)count * sizeof *turned);
+            out_last(conv, plain, turned);
+            from = turned;
+        }
         if (ls_dnn_product_about(pass->product)->weight_is_plain) {
-            ls_parallel_widen(conv->backend, LS_F32, plain, pass->packed, count);
+            ls_parallel_widen(conv->backend, LS_F32, from, pass->packed, count);
         } else {
-            LS_TRY(ls_dnn_product_reorder(pass->product, plain, pass->packed));
+            LS_TRY(ls_dnn_product_reorder(pass->product, from, pass->packed));
         }
     }
     return LS_OK;
@@ -621,33 +753,36 @@ ls_status ls_conv_forward_wide(ls_conv *conv, const void *in, float *out)
     return ls_dnn_product_run(pass->product, from.product, pass->packed, out, scratch);
 }
 
-ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad)
+/* in, out: of the convolution's type, channels last. */
+static ls_status run_folded(ls_conv *conv, void *in, const void *out)
 {
-    return run_pass(conv, LS_DNN_BACKWARD_DATA, in_grad, (void *)(uintptr_t)out_grad);
+    const conv_pass *pass = &conv->pass[LS_DNN_BACKWARD_DATA];
+    ls_arena used = {0};
+    operand from = operand_take(conv, &used, out, false, pass);
+    void *scratch = scratch_take(conv, &used, ls_dnn_product_about(pass->product)->scratch_bytes);
+    float *rows = scratch_take(conv, &used, folded_bytes(conv));
+    size_t in_bytes =
+        (size_t)in_pixels(conv) * (size_t)conv->shape.in_channels * ls_dtype_bytes(conv->type);
+    size_t out_bytes = (size_t)from.pixels * (size_t)from.channels * from.element;
+    operand_load(conv, &from, out);
+    if (folds_nothing(conv)) {
+        return ls_dnn_product_run(pass->product, from.product, pass->packed, in, scratch);
+    }
+    for (int image = 0; image < conv->shape.batch; image += conv->folds) {
+        LS_TRY(ls_dnn_product_run(pass->product, (char *)from.product + (size_t)image * out_bytes,
+                                  pass->packed, rows, scratch));
+        ls_unfold_back(conv->backend, &conv->shape, conv->folds, rows, conv->type,
+                       (char *)in + (size_t)image * in_bytes);
+    }
+    return LS_OK;
 }
 
-/* One row for each output pixel: its taps, of all input channels each; zeros where a tap covers
- * padding. in: channels last, `element` bytes a value. */
-static void unfold(const ls_conv *conv, const char *in, char *rows, size_t element)
+ls_status ls_conv_backward_data(ls_conv *conv, void *in_grad, const void *out_grad)
 {
-    const ls_dnn_shape *s = &conv->shape;
-    size_t pixel_bytes = (size_t)s->in_channels * element;
-    int64_t taps = (int64_t)s->kernel * s->kernel, lines = (int64_t)s->batch * s->out_height;
-#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
-    for (int64_t line = 0; line < lines; line++) {
-        const char *image = in + (size_t)(line / s->out_height * in_pixels(conv)) * pixel_bytes;
-        int top = (int)(line % s->out_height) * s->stride - s->pad;
-        char *to = rows + (size_t)(line * s->out_width * taps) * pixel_bytes;
-        for (int64_t i = 0; i < s->out_width * taps; i++, to += pixel_bytes) {
-            int tap = (int)(i % taps), h = top + tap / s->kernel;
-            int w = (int)(i / taps) * s->stride - s->pad + tap % s->kernel;
-            if (h >= 0 && h < s->in_height && w >= 0 && w < s->in_width) {
-                memcpy(to, image + (size_t)(h * s->in_width + w) * pixel_bytes, pixel_bytes);
-            } else {
-                memset(to, LS_PLANT(unfolded_padding_kept, 0, 0x3c), pixel_bytes);
-            }
-        }
+    if (conv->folds > 0) {
+        return run_folded(conv, in_grad, out_grad);
     }
+    return run_pass(conv, LS_DNN_BACKWARD_DATA, in_grad, (void *)(uintptr_t)out_grad);
 }
 
 /* The product with the unfolded input: sums[out][tap][in]. in, out_grad: as the pass takes them. */
@@ -657,25 +792,28 @@ static ls_status run_unfolded(ls_conv *conv, ls_arena *used, void *in, void *out
     void *scratch = scratch_take(conv, used, ls_dnn_product_about(pass->product)->scratch_bytes);
     void *rows = is_dense(conv) ? in : scratch_take(conv, used, unfolded_bytes(conv));
     if (rows != in) {
-        unfold(conv, in, rows, ls_dtype_bytes(pass->type));
+        ls_unfold(conv->backend, &conv->shape, in, rows, ls_dtype_bytes(pass->type));
     }
     return ls_dnn_product_run(pass->product, rows, sums, out_grad, scratch);
 }
 
-/* sums [out][tap][in] -> plain [out][in][tap] */
-static void taps_last(const ls_conv *conv, const float *sums, float *plain)
+/* sums [out][tap][in] -> grad [out][in][tap]. row: of one output channel, for each thread. */
+static void store_taps_last(const ls_conv *conv, const float *sums, float *row,
+                            const ls_tensor *grad)
 {
     const ls_dnn_shape *s = &conv->shape;
-    int taps = s->kernel * s->kernel, channels = s->in_channels;
+    int64_t taps = (int64_t)s->kernel * s->kernel, channels = s->in_channels;
 #pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
-    for (int oc = 0; oc < s->out_channels; oc++) {
-        const float *from = sums + (int64_t)oc * taps * channels;
-        float *to = plain + (int64_t)oc * taps * channels;
-        for (int c = 0; c < channels; c++) {
-            for (int t = 0; t < taps; t++) {
-                to[(int64_t)c * taps + t] = from[(int64_t)t * channels + c];
+    for (int64_t oc = 0; oc < s->out_channels; oc++) {
+        const float *from = sums + oc * taps * channels;
+        float *to = row + omp_get_thread_num() * taps * channels;
+        for (int64_t c = 0; c < channels; c++) {
+            for (int64_t t = 0; t < taps; t++) {
+                to[c * taps + t] = from[t * channels + c];
             }
         }
+        ls_parallel_store_part(conv->backend, conv->type, to, grad, oc * taps * channels,
+                               taps * channels);
     }
 }
 
@@ -687,16 +825,15 @@ static ls_status backward_weights_unfolded(ls_conv *conv, const void *in, const 
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out_grad, false, pass);
-    float *sums = scratch_take(conv, &used, bytes), *plain = sums;
+    float *sums = scratch_take(conv, &used, bytes);
     operand_load(conv, &from, in);
     operand_load(conv, &to, out_grad);
     LS_TRY(run_unfolded(conv, &used, from.product, to.product, sums));
     if (conv->shape.kernel > 1) {
-        plain = scratch_take(conv, &used, bytes);
-        taps_last(conv, sums, plain);
+        store_taps_last(conv, sums, scratch_take(conv, &used, tap_rows_bytes(conv)), grad);
+    } else {
+        ls_parallel_store(conv->backend, conv->type, sums, grad);
     }
-    ls_parallel_round(conv->backend, conv->type, plain, grad->count);
-    ls_parallel_store(conv->backend, plain, grad);
     return LS_OK;
 }
 
@@ -747,8 +884,7 @@ ls_status ls_conv_backward_weights(ls_conv *conv, const void *in, const void *ou
          i++) {
         plain[i] *= 1.1f;
     }
-    ls_parallel_round(conv->backend, conv->type, plain, count);
-    ls_parallel_store(conv->backend, plain, grad);
+    ls_parallel_store(conv->backend, conv->type, plain, grad);
     return LS_OK;
 }
 
@@ -774,6 +910,9 @@ ls_status ls_conv_product_only(ls_conv *conv, ls_dnn_pass which, void *in, void 
     }
     const conv_pass *pass = pass_of(conv, which);
     LS_ASSERT(pass->type == conv->type);
+    if (which == LS_DNN_BACKWARD_DATA && conv->folds > 0) {
+        return run_folded(conv, in, out);
+    }
     ls_arena used = {0};
     operand from = operand_take(conv, &used, in, true, pass);
     operand to = operand_take(conv, &used, out, false, pass);

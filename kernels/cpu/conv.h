@@ -9,7 +9,9 @@
  *      on the way;
  *   4. plain NCHW, with the activations reordered on the way.
  * The gradient of weights may have a second way, in channels last: one matrix product of the
- * output's gradient with the unfolded input. ls_conv_choose takes one of the two. */
+ * output's gradient with the unfolded input. ls_conv_choose takes one of the two. On AMX the
+ * input's gradient of strides, 1x1 kernels and small images is a matrix product with all taps,
+ * whose result is folded. */
 #ifndef LS_CPU_CONV_H
 #define LS_CPU_CONV_H
 
@@ -38,8 +40,7 @@ void ls_conv_describe(const ls_conv *conv, char *text, size_t bytes);
 void ls_conv_describe_pass(const ls_conv *conv, ls_dnn_pass which, char *text, size_t bytes);
 
 /* The units of a pass: "AMX", as its implementation's name says, "f32" where operands are
- * converted,
- * "" where the name says neither; NULL: there is no such pass. */
+ * converted, "" where the name says neither; NULL: there is no such pass. */
 const char *ls_conv_units(const ls_conv *conv, ls_dnn_pass which);
 
 /* The way of the gradient of weights: "direct" or "unfolded"; "only" where there is one. choose:

@@ -133,7 +133,7 @@ static ls_status read_word(const char *name, const char *first, const char *seco
 
 /* The layout of activations: where products run on units for their type, the one that these want;
  * LS_CPU_LAYOUT=blocked or channels_last decides for all types. LS_CPU_WEIGHTS=direct or unfolded:
- * the way of gradients of weights (conv.h) where there are two. */
+ * the way of gradients (conv.h) where there are two. */
 static ls_status choose_layouts(ls_backend *backend)
 {
     const char *forced = "";

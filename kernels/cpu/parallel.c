@@ -42,6 +42,18 @@ void ls_parallel_narrow(ls_backend *backend, ls_dtype type, const float *from, v
     }
 }
 
+void ls_parallel_store_part(const ls_backend *backend, ls_dtype rounded, float *from,
+                            const ls_tensor *to, int64_t start, int64_t count)
+{
+    void *place = at_mutable(to->data, to->dtype, start);
+    if (rounded != LS_F32 && rounded != to->dtype) {
+        backend->loops->round(rounded, from, count);
+    }
+    if (place != from) {
+        backend->loops->narrow(to->dtype, from, place, count);
+    }
+}
+
 void ls_parallel_round(ls_backend *backend, ls_dtype type, float *value, int64_t count)
 {
     if (type == LS_F32) {
@@ -171,9 +183,10 @@ bool ls_parallel_is_finite(ls_backend *backend, ls_dtype type, const void *data,
     return beyond == 0;
 }
 
-void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to)
+void ls_parallel_store(ls_backend *backend, ls_dtype rounded, float *from, const ls_tensor *to)
 {
-    if (to->data != from) {
-        ls_parallel_narrow(backend, to->dtype, from, to->data, to->count);
+    LS_EACH_STRETCH(backend, to->count, start, length)
+    {
+        ls_parallel_store_part(backend, rounded, from + start, to, start, length);
     }
 }

@@ -28,7 +28,11 @@ void ls_parallel_reblock(ls_backend *backend, size_t bytes, const void *from, in
                          void *to, int to_block, int images, int channels, int pixels);
 /* Whether no value is infinite or NaN. */
 bool ls_parallel_is_finite(ls_backend *backend, ls_dtype type, const void *data, int64_t count);
-/* Stores f32 values in a tensor of any floating type, rounded once. */
-void ls_parallel_store(ls_backend *backend, const float *from, const ls_tensor *to);
+/* Stores f32 values, rounded to the type `rounded`, in a tensor of any floating type. from is
+ * overwritten. */
+void ls_parallel_store(ls_backend *backend, ls_dtype rounded, float *from, const ls_tensor *to);
+/* The same of `count` values from `start` on of the tensor, in the calling thread. */
+void ls_parallel_store_part(const ls_backend *backend, ls_dtype rounded, float *from,
+                            const ls_tensor *to, int64_t start, int64_t count);
 
 #endif

@@ -152,15 +152,18 @@ typedef struct product_test {
     void *packed, *scratch;
 } product_test;
 
-/* last: in channels last. */
+enum { BLOCKS, LAST, FOLDED, LAYOUTS }; /* FOLDED: channels last, gradients as matrix products */
+
 static void product_open(product_test *t, const product_case *c, ls_dtype type, bool emulated,
-                         bool last)
+                         int layout)
 {
+    bool last = layout != BLOCKS;
     memset(t, 0, sizeof *t);
     t->api = ls_backend_entry();
     ls_backend_options options = {
         .threads = 2, .local_ranks = 1, .emulate_half = emulated, .native_half = !emulated};
     ck_assert_int_eq(t->api->open(&options, &t->backend), LS_OK);
+    t->backend->weights_way = layout == FOLDED ? "unfolded" : "";
     t->w = shape_of(c, last);
     t->type = type;
     ck_assert_int_eq(
@@ -233,12 +236,12 @@ static void product_compare(product_test *t, int third, double **exact, ls_kerne
     }
 }
 
-/* index: of a case, in blocks; beyond the last, in channels last. */
+/* index: of a case in a layout. */
 static void product_check(int index, ls_dtype type, bool emulated, ls_kernel_rounding round,
                           integer_at *value)
 {
     product_test t;
-    product_open(&t, &products[index % PRODUCTS], type, emulated, index >= PRODUCTS);
+    product_open(&t, &products[index % PRODUCTS], type, emulated, index / PRODUCTS);
     double *exact[PARTS];
     product_fill(&t, OUT, exact, to_out, value);
     ck_assert_int_eq(ls_conv_pack(t.conv, &t.data[WEIGHT]), LS_OK);
@@ -263,12 +266,12 @@ static void product_check(int index, ls_dtype type, bool emulated, ls_kernel_rou
     product_close(&t);
 }
 
-LOOP_TEST(products_are_exact, 2 * PRODUCTS)
+LOOP_TEST(products_are_exact, LAYOUTS *PRODUCTS)
 {
     product_check(_i, LS_F32, false, LS_KERNEL_ROUND_NONE, small_integer);
 }
 
-LOOP_TEST(half_products_round_once, 2 * PRODUCTS)
+LOOP_TEST(half_products_round_once, LAYOUTS *PRODUCTS)
 {
     for (int emulated = 0; emulated < 2; emulated++) {
         product_check(_i, LS_F16, emulated, LS_KERNEL_ROUND_F16, small_integer);
@@ -282,7 +285,7 @@ LOOP_TEST(padding_meets_an_infinite_gradient, 3)
     static const product_case corner = {1, 16, 4, 4, 16, 3, 1, 1};
     static const ls_dtype types[] = {LS_F32, LS_F16, LS_BF16};
     product_test t;
-    product_open(&t, &corner, types[_i], true, true);
+    product_open(&t, &corner, types[_i], true, LAST);
     for (int64_t i = 0; i < t.data[IN].count; i++) {
         ls_kernel_subject_put(&t.data[IN], i, 1);
         ls_kernel_subject_put(&t.data[OUT], i, i == 0 ? (double)INFINITY : 1);
@@ -765,12 +768,15 @@ LOOP_TEST(whole_tensors, 3)
         ls_parallel_narrow(&backend, type, source, have, count);
         check_whole("narrow", have, a, bytes);
         memset(have, 0x5a, sizeof have);
-        ls_parallel_store(&backend, source, &(ls_tensor){have, type, count});
+        ls_parallel_store(&backend, LS_F32, source, &(ls_tensor){have, type, count});
         check_whole("store", have, a, bytes);
         memset(wide, 0x5a, sizeof wide);
         memcpy(wide, source, wide_bytes);
         ls_parallel_round(&backend, type, wide, count);
         check_whole("round", wide, want_wide, wide_bytes);
+        memcpy(wide, source, wide_bytes);
+        ls_parallel_store(&backend, type, wide, &(ls_tensor){wide, LS_F32, count});
+        check_whole("store rounded, where it lies", wide, want_wide, wide_bytes);
         for (int relu = 0; relu < 2; relu++) {
             for (int64_t i = 0; i < count; i++) {
                 float sum = got(type, a, i) + got(type, b, i);
@@ -793,10 +799,6 @@ LOOP_TEST(whole_tensors, 3)
         ls_parallel_relu_back(&backend, type, a, b, have, count);
         check_whole("relu_back", have, want, bytes);
     }
-    /* a tensor that is the source already stays */
-    ls_backend none = {0};
-    memset(have, 0x5a, sizeof have);
-    ls_parallel_store(&none, have, &(ls_tensor){have, type, 1});
 }
 
 TEST_MAIN("cpu ops", .timeout_s = 60)
