@@ -496,7 +496,9 @@ size_t ls_conv_scratch_bytes(const ls_conv *conv)
         ls_arena_reserve(&used, ls_dnn_product_about(pass->product)->weight_bytes);
         ls_arena_reserve(&used, which == UNFOLDED ? unfolded_bytes(conv) : 0);
         ls_arena_reserve(&used, which == UNFOLDED ? tap_rows_bytes(conv) : 0);
-        ls_arena_reserve(&used, which == LS_DNN_BACKWARD_DATA ? folded_bytes(conv) : 0);
+        bool folded = which == LS_DNN_BACKWARD_DATA && conv->folds > 0;
+        ls_arena_reserve(&used, folded ? folded_bytes(conv) : 0);
+        ls_arena_reserve(&used, folded ? plain : 0); /* ls_conv_pack */
         most = used.bytes > most ? used.bytes : most;
     }
     ls_arena own = {0}; /* wgrad.h's, and a gradient: ls_conv_product_only */
