@@ -1,6 +1,5 @@
 #include "conv.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -455,7 +454,7 @@ static size_t unfolded_bytes(const ls_conv *conv)
                                 ls_dtype_bytes(conv->pass[UNFOLDED].type);
 }
 
-/* One output channel's weights for each thread: store_taps_last. */
+/* One output channel's weights for each thread: ls_unfold_store. */
 static size_t tap_rows_bytes(const ls_conv *conv)
 {
     const ls_dnn_shape *s = &conv->shape;
@@ -653,20 +652,6 @@ static void pack_directly(ls_conv *conv, const ls_tensor *weight)
     ls_pack_run(&plain, target, conv->backend->threads);
 }
 
-/* plain [out][in][tap] -> turned [tap][in][out] */
-static void out_last(const ls_conv *conv, const float *plain, float *turned)
-{
-    const ls_dnn_shape *s = &conv->shape;
-    int64_t taps = (int64_t)s->kernel * s->kernel, columns = taps * s->in_channels;
-#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
-    for (int64_t row = 0; row < columns; row++) {
-        const float *from = plain + row % s->in_channels * taps + row / s->in_channels;
-        for (int64_t o = 0; o < s->out_channels; o++) {
-            turned[row * s->out_channels + o] = from[o * columns];
-        }
-    }
-}
-
 ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
 {
     ls_arena used = {0};
@@ -705,7 +690,7 @@ ls_status ls_conv_pack(ls_conv *conv, const ls_tensor *weight)
         const float *from = plain;
         if (which == LS_DNN_BACKWARD_DATA && conv->folds > 0) {
             float *turned = scratch_take(conv, &used, (size_t)count * sizeof *turned);
-            out_last(conv, plain, turned);
+            ls_unfold_turn(conv->backend, &conv->shape, plain, turned);
             from = turned;
         }
         if (ls_dnn_product_about(pass->product)->weight_is_plain) {
@@ -799,26 +784,6 @@ static ls_status run_unfolded(ls_conv *conv, ls_arena *used, void *in, void *out
     return ls_dnn_product_run(pass->product, rows, sums, out_grad, scratch);
 }
 
-/* sums [out][tap][in] -> grad [out][in][tap]. row: of one output channel, for each thread. */
-static void store_taps_last(const ls_conv *conv, const float *sums, float *row,
-                            const ls_tensor *grad)
-{
-    const ls_dnn_shape *s = &conv->shape;
-    int64_t taps = (int64_t)s->kernel * s->kernel, channels = s->in_channels;
-#pragma omp parallel for schedule(static) num_threads(conv->backend->threads)
-    for (int64_t oc = 0; oc < s->out_channels; oc++) {
-        const float *from = sums + oc * taps * channels;
-        float *to = row + omp_get_thread_num() * taps * channels;
-        for (int64_t c = 0; c < channels; c++) {
-            for (int64_t t = 0; t < taps; t++) {
-                to[c * taps + t] = from[t * channels + c];
-            }
-        }
-        ls_parallel_store_part(conv->backend, conv->type, to, grad, oc * taps * channels,
-                               taps * channels);
-    }
-}
-
 static ls_status backward_weights_unfolded(ls_conv *conv, const void *in, const void *out_grad,
                                            const ls_tensor *grad)
 {
@@ -832,7 +797,8 @@ static ls_status backward_weights_unfolded(ls_conv *conv, const void *in, const 
     operand_load(conv, &to, out_grad);
     LS_TRY(run_unfolded(conv, &used, from.product, to.product, sums));
     if (conv->shape.kernel > 1) {
-        store_taps_last(conv, sums, scratch_take(conv, &used, tap_rows_bytes(conv)), grad);
+        ls_unfold_store(conv->backend, &conv->shape, conv->type, sums,
+                        scratch_take(conv, &used, tap_rows_bytes(conv)), grad);
     } else {
         ls_parallel_store(conv->backend, conv->type, sums, grad);
     }

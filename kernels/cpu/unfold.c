@@ -1,9 +1,11 @@
 #include "unfold.h"
 
+#include <omp.h>
 #include <string.h>
 
 #include "kernels/core/plant.h"
 #include "loops.h"
+#include "parallel.h"
 
 /* One output pixel: kernel rows of input pixels that lie side by side. */
 static void unfold_pixel(const ls_dnn_shape *s, const char *image, int h, int w, size_t pixel,
@@ -93,5 +95,35 @@ void ls_unfold_back(const ls_backend *backend, const ls_dnn_shape *s, int images
     for (int64_t line = 0; line < lines; line++) {
         fold_line(backend, s, rows + line / s->in_height * per_image, (int)(line % s->in_height),
                   type, (char *)in + (size_t)line * bytes);
+    }
+}
+
+void ls_unfold_store(const ls_backend *backend, const ls_dnn_shape *s, ls_dtype rounded,
+                     const float *sums, float *row, const ls_tensor *grad)
+{
+    int64_t taps = (int64_t)s->kernel * s->kernel, channels = s->in_channels;
+#pragma omp parallel for schedule(static) num_threads(backend->threads)
+    for (int64_t oc = 0; oc < s->out_channels; oc++) {
+        const float *from = sums + oc * taps * channels;
+        float *to = row + omp_get_thread_num() * taps * channels;
+        for (int64_t c = 0; c < channels; c++) {
+            for (int64_t t = 0; t < taps; t++) {
+                to[c * taps + t] = from[t * channels + c];
+            }
+        }
+        ls_parallel_store_part(backend, rounded, to, grad, oc * taps * channels, taps * channels);
+    }
+}
+
+void ls_unfold_turn(const ls_backend *backend, const ls_dnn_shape *s, const float *plain,
+                    float *turned)
+{
+    int64_t taps = (int64_t)s->kernel * s->kernel, columns = taps * s->in_channels;
+#pragma omp parallel for schedule(static) num_threads(backend->threads)
+    for (int64_t row = 0; row < columns; row++) {
+        const float *from = plain + row % s->in_channels * taps + row / s->in_channels;
+        for (int64_t o = 0; o < s->out_channels; o++) {
+            turned[row * s->out_channels + o] = from[o * columns];
+        }
     }
 }

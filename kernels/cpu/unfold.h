@@ -15,5 +15,12 @@ void ls_unfold(const ls_backend *backend, const ls_dnn_shape *shape, const void 
  * where none does. */
 void ls_unfold_back(const ls_backend *backend, const ls_dnn_shape *shape, int images,
                     const float *rows, ls_dtype type, void *in);
+/* sums [out][tap][in] (f32) -> grad [out][in][tap], rounded as by ls_parallel_store. row: one
+ * output channel's values for each thread. */
+void ls_unfold_store(const ls_backend *backend, const ls_dnn_shape *shape, ls_dtype rounded,
+                     const float *sums, float *row, const ls_tensor *grad);
+/* A weight, f32: plain [out][in][tap] -> turned [tap][in][out]. */
+void ls_unfold_turn(const ls_backend *backend, const ls_dnn_shape *shape, const float *plain,
+                    float *turned);
 
 #endif
